@@ -45,25 +45,25 @@ def _read_multiplier(name: str, value: Any) -> Schedule:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SequenceScheduler(Schedule):
-    """One schedule after another: each begins at its milestone, and counts its times from there.
+    """One schedule after another. Each one begins at its milestone and counts its times from the milestone.
 
     Formula:
         i = sum(t >= milestone for milestone in milestones)
         y = schedules[i](t - [0, *milestones][i])
 
     `t` is the time since the start of the run, `i` the number of milestones reached, `schedules[i](t)` the multiplier
-    of a schedule at `t`, and `y` that of all. A `dur` in a schedule is a fraction of the whole run. The `t_max` of a
-    schedule may end before the run does, since another one may follow.
+    of a schedule at `t`, and `y` the multiplier of the sequence. A `dur` in a schedule is a fraction of the whole run.
+    The `t_max` of a schedule may end before the run does, since another schedule may follow.
 
     Args:
         schedules: one or more of this package's schedules.
-        milestones: the times at which the second and each further one begins, in any unit; not falling, one less than
-            the schedules.
+        milestones: the times at which the second and each later schedule begins, in any unit and in order. There is one
+            fewer than there are schedules.
 
     Raises:
-        ValueError: there are more or fewer milestones; and, when it is called with a run: a milestone does not convert
-            to the unit in which the schedule after it counts.
-        TypeError: some are values, as a `HalfLife`, and some multipliers.
+        ValueError: the number of milestones is wrong. A call raises it if a milestone does not convert to the
+            unit in which the next schedule counts.
+        TypeError: some schedules return values, such as a `HalfLife`, and others multipliers.
 
     >>> from timesched import Horizon, LinearScheduler
     >>> up = LinearScheduler(0.0, 1.0, t_max="4ba")
@@ -89,7 +89,7 @@ class SequenceScheduler(Schedule):
 
     @property
     def relative(self) -> bool:  # type: ignore[override]  # read-only here
-        """Whether its schedules are multipliers."""
+        """Whether its schedules return multipliers."""
         return any(schedule.relative for schedule in self.schedules)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -107,13 +107,13 @@ class ProductScheduler(Schedule):
     Formula:
         y = prod(schedule(t) for schedule in schedules)
 
-    `t` is the time since the start of the run, `schedule(t)` the multiplier of a schedule there, and `y` that of all.
+    `t` is the time since the start of the run, `schedule(t)` the multiplier of a schedule, and `y` the product.
 
     Args:
-        schedules: one or more of this package's schedules; for plain functions, `bind([...])` multiplies as well.
+        schedules: one or more of this package's schedules. For plain functions, use `bind([...])`.
 
     Raises:
-        TypeError: something else is in the list, or a schedule of values, as a `HalfLife`.
+        TypeError: an element is not a schedule, or it returns values, such as a `HalfLife`.
 
     >>> from timesched import ConstantScheduler, Horizon, LinearScheduler
     >>> schedule = ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)])
@@ -137,9 +137,9 @@ class ProductScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WarmupScheduler(Schedule):
-    """Another schedule with a warmup before it: a ramp from `alpha_s` at 0 to the schedule's own value at `t_warmup`.
+    """Another schedule with a warmup: a ramp from `alpha_s` at 0 to the schedule's own value at `t_warmup`.
 
-    The schedule counts from the start of the run, as it does without the warmup.
+    The schedule still counts its times from the start of the run.
 
     Formula:
         p = t / t_warmup
@@ -147,18 +147,18 @@ class WarmupScheduler(Schedule):
         y = alpha_s + (schedule(t_warmup) - alpha_s) * w if t < t_warmup else schedule(t)
 
     `t` is the time since the start of the run, `p` the fraction of the warmup that is done, `schedule(t)` the
-    multiplier of the schedule at `t`, and `y` that of both.
+    multiplier of the schedule at `t`, and `y` the multiplier with the warmup.
 
     Args:
         schedule: one of this package's schedules.
-        t_warmup: the length of the warmup, a time in any unit; 0 leaves the schedule as it is.
+        t_warmup: the length of the warmup, a time in any unit; 0 means no warmup.
         alpha_s: the multiplier at 0, finite. Default: 0.
         warmup: the shape: "linear" (the default), "cosine", "1-sqrt" or "square".
         scale_warmup: whether the scale-schedule ratio stretches the warmup too. Default: False.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_warmup` does not convert to
-            the units of the schedule.
+        ValueError: an argument is outside its range. A call raises it if `t_warmup` does not convert to the units
+            of the schedule.
 
     >>> from timesched import Horizon, PowerScheduler
     >>> schedule = WarmupScheduler(PowerScheduler("4ba"), t_warmup="16ba")
@@ -185,7 +185,7 @@ class WarmupScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CooldownScheduler(Schedule):
-    """Another schedule until `t_start`, then a decay over `t_decay` from its own value there to `alpha_f`.
+    """Another schedule until `t_start`, then a decay over `t_decay` from its value at `t_start` to `alpha_f`.
 
     Formula:
         r = min((t - t_start) / t_decay, 1)
@@ -206,25 +206,25 @@ class CooldownScheduler(Schedule):
         )
 
     `t` is the time since the start of the run, `r` the fraction of the decay that is done, `s` its shape, `schedule(t)`
-    the multiplier of the schedule at `t`, and `y` that of both.
+    the multiplier of the schedule at `t`, and `y` the multiplier with the decay.
 
     Args:
         schedule: one of this package's schedules.
-        t_decay: the length of the decay, a time in any unit; 0 steps at its start.
-        t_start: where the decay starts, a time in any unit. Default: None, `t_decay` before `t_max`.
-        t_max: the end of the decay, where `t_start` is None. Default: "1dur", the end of the run.
+        t_decay: the length of the decay, a time in any unit; with 0 the multiplier steps to `alpha_f` at the start.
+        t_start: the start of the decay, a time in any unit. Default: None, which means `t_decay` before `t_max`.
+        t_max: the end of the decay, if `t_start` is None. Default: "1dur", the end of the run.
         alpha_f: the multiplier at the end of the decay, finite. Default: 0.
-        decay: its shape: "linear" (the default), "cosine", "1-sqrt", "1-square", "exponential", "geometric" or
-            "harmonic"; the last two need values above 0 at both ends.
-        decay_rate: of an "exponential" decay, above 0. Default: 0.5.
-        alpha_i: the multiplier where the decay starts. Default: None, the schedule's own.
-        horizon: a `Horizon` on which all times are counted, in place of that of the run; it needs `t_start`, which no
-            ratio stretches then. `Schedule.cooldown` gives this and `alpha_i`. Default: None.
+        decay: the shape of the decay: "linear" (the default), "cosine", "1-sqrt", "1-square", "exponential",
+            "geometric" or "harmonic"; the last two need values above 0 at both ends.
+        decay_rate: the base of an "exponential" decay, above 0. Default: 0.5.
+        alpha_i: the multiplier at the start of the decay. Default: None, the schedule's own.
+        horizon: a `Horizon` on which all times are counted, in place of the run's own. It needs `t_start`, which no
+            ratio stretches in this case. `Schedule.cooldown` passes this and `alpha_i`. Default: None.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does; the decay is longer than `t_max`; or the start of the decay does not
-            convert to the units of the schedule.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does, or if the decay is longer than `t_max`. A call also raises it if the start of the decay
+            does not convert to the units of the schedule.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
     >>> schedule = CooldownScheduler(
@@ -263,7 +263,7 @@ class CooldownScheduler(Schedule):
         return stages([begin, end], [self.schedule.resolve(frame), fall, lambda counts: self.alpha_f])
 
     def _decay_marks(self, frame: Frame) -> tuple[Mark, Mark]:
-        """Where the decay starts and ends."""
+        """The marks at which the decay starts and ends."""
         if self.t_start is not None:
             begin = frame.mark(self.t_start, scale=self.horizon is None)
             return begin, begin.at(frame.after(begin, self.t_decay))

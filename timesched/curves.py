@@ -1,6 +1,6 @@
-"""Every curve: a dimensionless number in, a value out. Floats give floats, tensors give float64 tensors.
+"""Every curve maps a dimensionless number to a value. Floats give floats, and tensors give float64 tensors.
 
-`x` is the fraction of a phase that is done and `rest` the fraction that is left, both in [0, 1]; `n` counts decays,
+`x` is the fraction of a phase that is done, and `rest` the fraction that is left, both in [0, 1]. `n` counts decays,
 cycles or steps.
 """
 
@@ -14,7 +14,7 @@ from timesched.ops import Value
 
 
 def mix(share: Value, start: float, end: float) -> Value:
-    """From `start` at a share of 0 to `end` at 1: both exactly, monotonic, and never outside the two.
+    """From `start` at a share of 0 to `end` at a share of 1. Both ends are exact; between them, it is monotonic.
 
     >>> mix(0.25, 1.0, 3.0)
     1.5
@@ -25,7 +25,7 @@ def mix(share: Value, start: float, end: float) -> Value:
     if start + span == end:  # the ends are exact as they are, and rounding is monotonic between them
         return start + share * span
     low, high = (start, end) if start <= end else (end, start)
-    if type(share) is float:  # the same as below, without the detour
+    if type(share) is float:  # the same as below, but faster
         value = start + share * span
         return end if share >= 1.0 else low if value < low else high if value > high else value
     inside = ops.clamp(start + share * span, low, high)
@@ -62,7 +62,7 @@ def polynomial(rest: Value, power: float, start: float, end: float) -> Value:
 def exponential(x: Value, rate: float, start: float, end: float) -> Value:
     """`end + (start - end) * (rate ** x - rate) / (1 - rate)`: an exponential that reaches its end.
 
-    With a rate of 1, the straight line towards which it tends.
+    With `rate` 1 it is a straight line, the limit of the formula.
 
     >>> round(exponential(0.5, 0.25, 1.0, 0.0), 15)
     0.333333333333333
@@ -74,17 +74,17 @@ def exponential(x: Value, rate: float, start: float, end: float) -> Value:
 
 
 def geometric(x: Value, start: float, end: float) -> Value:
-    """`start * (end / start) ** x`, where both are above 0: equal steps divide by equal factors.
+    """`start * (end / start) ** x`, where both are above 0. Equal steps multiply by equal factors.
 
     >>> geometric(0.5, 4.0, 1.0)
     2.0
     """
-    value = ops.exponential(start, 1.0 - x) * ops.exponential(end, x)  # without a quotient that no float can hold
+    value = ops.exponential(start, 1.0 - x) * ops.exponential(end, x)  # no quotient, which may overflow
     return ops.clamp(value, start, end) if start <= end else ops.clamp(value, end, start)
 
 
 def harmonic(x: Value, start: float, end: float) -> Value:
-    """`1 / (x / end + (1 - x) / start)`, where both are above 0: the inverse is a straight line.
+    """`1 / (x / end + (1 - x) / start)`, where both are above 0. The inverse is a straight line.
 
     >>> harmonic(0.5, 1.0, 0.25)
     0.4
@@ -94,7 +94,7 @@ def harmonic(x: Value, start: float, end: float) -> Value:
 
 
 def rex(rest: Value, d: float, end: float) -> Value:
-    """From 1 to `end` along `rest / (1 - d + d * rest)`: nearly straight first, steep at the end.
+    """From 1 to `end` along `rest / (1 - d + d * rest)`, which is nearly straight first and steep at the end.
 
     >>> rex(0.5, 0.5, 0.0)
     0.6666666666666666
@@ -103,7 +103,7 @@ def rex(rest: Value, d: float, end: float) -> Value:
 
 
 def power_law(x: Value, power: float, least: float) -> Value:
-    """`x ** -power`, but not above 1, which it is for `x` up to 1, and not below `least`.
+    """`x ** -power`, limited to at most 1 (its value for `x` up to 1) and to at least `least`.
 
     >>> power_law(4.0, 0.5, 0.0)
     0.5
@@ -112,7 +112,7 @@ def power_law(x: Value, power: float, least: float) -> Value:
 
 
 def inverse_root_decay(x: Value, end: float) -> Value:
-    """`end + (1 - end) / sqrt(1 + x)`, from 1 at an `x` of 0; `x` has no end.
+    """`end + (1 - end) / sqrt(1 + x)`, starting from 1 at `x = 0`. `x` has no upper limit.
 
     >>> inverse_root_decay(3.0, 0.0)
     0.5
@@ -121,7 +121,7 @@ def inverse_root_decay(x: Value, end: float) -> Value:
 
 
 def decay(n: Value, gamma: float) -> Value:
-    """`gamma ** n`: after `n` decays, or after the time of `n` decay periods.
+    """`gamma ** n`: the factor after `n` decays, or after `n` decay periods.
 
     >>> decay(2, 0.5)
     0.25
@@ -130,7 +130,7 @@ def decay(n: Value, gamma: float) -> Value:
 
 
 def inverse_time(x: Value, rate: float, start: float) -> Value:
-    """`start / (1 + rate * x)`, where `x` has no end.
+    """`start / (1 + rate * x)`, where `x` has no upper limit.
 
     >>> inverse_time(2.0, 0.5, 1.0)
     0.5
@@ -139,7 +139,7 @@ def inverse_time(x: Value, rate: float, start: float) -> Value:
 
 
 def inverse_root(n: Value, least: float, factor: float) -> Value:
-    """`factor / sqrt(n)`; for `n` below `least`, as at `least`.
+    """`factor / sqrt(n)`. For `n` below `least`, it is the value at `least`.
 
     >>> inverse_root(1.0, 4.0, 1.0)
     0.5
@@ -148,8 +148,10 @@ def inverse_root(n: Value, least: float, factor: float) -> Value:
 
 
 def remaining_fraction(x: Value, n: Value) -> Value:
-    """What is left of `n + 1` cycles, as a fraction of them all, where `x` of the last one is done: the rest of a
-    phase that is prolonged by its own length each time it is over. At the end of a cycle, nothing is left.
+    """The fraction left of `n + 1` cycles, where the fraction `x` of the last cycle is done.
+
+    It is the fraction left of a phase that is prolonged by its own length each time it ends. At the end of a cycle, the
+    fraction is 0.
 
     >>> remaining_fraction(0.5, 1)
     0.25
@@ -158,7 +160,7 @@ def remaining_fraction(x: Value, n: Value) -> Value:
 
 
 def wave(x: Value, n: Any, start: float, end: float) -> Value:
-    """A cosine wave, from `start` to `end` in the first half period, back in the second, and so on; `n` are over.
+    """A cosine wave: from `start` to `end` in the first half period, back in the second, and so on; `n` are complete.
 
     >>> wave(0.0, 1, 1.0, 0.0)
     0.0

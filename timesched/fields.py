@@ -1,4 +1,4 @@
-"""Fields of a schedule: what each accepts, checked and made exact when the schedule is constructed."""
+"""Fields of a schedule. Each one checks its value and makes it exact when the schedule is constructed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REQUIRED: Any = dataclasses.MISSING
 
 
 def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool = False) -> Any:
-    """A time, not negative; with `above=0` not zero either; with `optional`, or None."""
+    """A time that is not negative. `above=0`: it must not be 0 either. `optional`: it may be None."""
 
     def read(name: str, value: object) -> Time[Any] | None:
         if value is None and optional:
@@ -32,19 +32,19 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
 
 
 def times() -> Any:
-    """Several times, none of them negative; kept as a tuple."""
+    """Several times, kept as a tuple. None of them may be negative."""
     return _list_field(time(), "times, as in ['10ba', '0.5dur']")
 
 
 def make_list(value: Any) -> list[Any]:
-    """One value, or the values of an iterable, as a list; a string is one value, and None is no value."""
+    """A list of one value, or of the values of an iterable. A string is one value, and None gives an empty list."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return list(value)
     return [] if value is None else [value]
 
 
 def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
-    """The times of an argument that takes one or several, as `time` checks them; an error begins with its `name`."""
+    """The times of an argument that takes one or several, checked as in `time`. An error begins with `name`."""
     read_one = time(above=above).metadata["read"]
     return [read_one(name, item) for item in make_list(value)]
 
@@ -58,9 +58,9 @@ def number(
     optional: bool = False,
     keyword: bool = False,
 ) -> Any:
-    """A finite number, kept as a float; at least `least`, more than `above` and less than `below`.
+    """A finite number, kept as a float: at least `least`, more than `above` and less than `below`.
 
-    With `optional`, or None. With `keyword`, an argument that is given by its name only.
+    `optional`: it may be None. `keyword`: the argument can be passed by its name only.
     """
 
     def read(name: str, value: object) -> float | None:
@@ -78,7 +78,7 @@ def number(
 
 
 def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
-    """A whole number of steps, kept as an int, at least `least`; or a time, then more than 0 if `least` is 1.
+    """A whole number of steps, kept as an int: at least `least`. It may also be a time: above 0 if `least` is 1.
 
     A time in batches is a number of steps.
     """
@@ -104,7 +104,7 @@ def counts() -> Any:
 
 
 def choice(default: Any, *options: Any) -> Any:
-    """One of a few values; the error for another one names the nearest."""
+    """One of a few values. The error for another value names the nearest of them."""
 
     def read(name: str, value: object) -> object:
         if value not in options:
@@ -137,7 +137,7 @@ def _make_field(read: Callable[[str, object], Any], default: Any, keyword: bool 
 
 
 def _list_field(element: Any, description: str) -> Any:
-    """A list of what one field accepts, kept as a tuple."""
+    """A list of values that the field `element` accepts, kept as a tuple."""
     read_one = element.metadata["read"]
 
     def read(name: str, value: object) -> tuple[Any, ...]:

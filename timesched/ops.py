@@ -1,7 +1,8 @@
-"""The few operations a curve needs, on a Python number or on a tensor: number in, number out; tensor in, tensor out.
+"""The few operations that a curve needs. A Python number gives a number, and a tensor gives a tensor.
 
-Tensors are computed in float64 whatever torch's default dtype is, and differentiate without NaN at the ends. Where
-both are possible, floats are asked for first: `isinstance(x, Tensor)` costs more than the cosine of a float.
+Tensors are computed in float64, whatever torch's default dtype is, and their gradients are not NaN at the ends. Where
+both types are possible, a function tests for floats first, since `isinstance(x, Tensor)` costs more than the cosine of
+a float.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.torch_version import TorchVersion
 
 Value = Any  # a float, or a float64 tensor of any shape
 OLDEST_COMPILER = "2.9"  # the version of torch whose compiler makes one graph of a step
-COMPILES = TorchVersion(torch.__version__) >= OLDEST_COMPILER  # here, as the graphs of 2.9 cannot compare versions
+COMPILES = TorchVersion(torch.__version__) >= OLDEST_COMPILER  # here, since graphs of 2.9 cannot compare versions
 
 
 def to_double(x: Value) -> Value:
@@ -49,7 +50,7 @@ def clamp(x: Value, low: float, high: float) -> Value:
 
 
 def clamp_min(x: Value, low: float) -> Value:
-    """`x`, or `low` where that is more."""
+    """The larger one of `x` and `low`."""
     if type(x) is float:
         return x if x > low else low
     return torch.clamp(x, min=low) if isinstance(x, Tensor) else max(x, low)
@@ -70,9 +71,9 @@ def floor(x: Value) -> Value:
 
 
 def root(x: Value, power: float) -> Value:
-    """`x ** power` for `x >= 0` and `power >= 0`; infinity where a float cannot hold it.
+    """`x ** power` for `x >= 0` and `power >= 0`; infinity where a float cannot hold the result.
 
-    Its gradient at 0 is 0, also where the slope has no limit.
+    The gradient at 0 is 0, even where the slope has no limit.
     """
     if type(x) is float:
         try:
@@ -86,7 +87,7 @@ def root(x: Value, power: float) -> Value:
 
 
 def exponential(base: float, x: Value) -> Value:
-    """`base ** x`; infinity where a float cannot hold it."""
+    """`base ** x`; infinity where a float cannot hold the result."""
     if type(x) is float or not isinstance(x, Tensor):
         x = x if type(x) is int else float(x)
         try:
@@ -97,21 +98,21 @@ def exponential(base: float, x: Value) -> Value:
 
 
 def expm1(x: Value) -> Value:
-    """`e ** x - 1`, exact near 0 as well."""
+    """`e ** x - 1`, which is also exact near 0."""
     return math.expm1(x) if type(x) is float else torch.expm1(x)
 
 
 def constant(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
-    """A constant tensor on the CPU, of int64 or float64; never a fake one, as `torch.tensor` makes in some modes."""
+    """A constant tensor on the CPU, in int64 or float64. It is never fake; a `torch.tensor` is in some modes."""
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
 
 
 def count_not_above(ends: Tensor, x: Tensor) -> Tensor:
-    """How many of the sorted constants `ends` are not above `x`: an int64 tensor of the shape of `x`."""
+    """The number of the sorted constants `ends` that are not above `x`: an int64 tensor of the shape of `x`."""
     ends = _match_device(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
         return (x.unsqueeze(-1) >= ends).sum(-1)
-    return torch.bucketize(x.contiguous(), ends, right=True)  # which warns of any other memory layout
+    return torch.bucketize(x.contiguous(), ends, right=True)  # it warns of any other memory layout
 
 
 def pick(values: Tensor, i: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def pick(values: Tensor, i: Tensor) -> Tensor:
 
 
 def _match_device(values: Tensor, x: Any) -> Tensor:
-    """Constants where `x` is: on its device, and in its FakeTensorMode, which accepts no real tensors."""
+    """Constants on the device of `x`, and in its FakeTensorMode, which does not accept real tensors."""
     return (x.fake_mode.from_tensor(values) if hasattr(x, "fake_mode") else values).to(x.device)
 
 
@@ -130,7 +131,7 @@ def sqrt(x: Value) -> Value:
 
 
 def check_compiler() -> None:
-    """Raise `RuntimeError`, which names the version, on a torch whose compiler does not make one graph of a step."""
+    """Raise `RuntimeError`, which names the version, if torch's compiler does not make one graph of a step."""
     if not COMPILES:
         message = (
             f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "

@@ -1,8 +1,8 @@
 """Positions on a counter: points, the spans between them, periods, and the switch from one function to another.
 
-Each is asked with the tuple of counts that a schedule reads, and looks at one of them: the one at its `index`. A count
-is an int or a Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one
-formula.
+Each of them receives the tuple of counts that a schedule reads, and uses the count at its own `index`. A count can be
+an int or a Fraction, which is computed exactly and rounded once. It can also be a float or a tensor: one formula
+computes both in double precision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_DENOMINATOR = 2**10  # the denominator of a period by which a count up to 2
 
 
 class UnsuitableRun(ValueError):
-    """A schedule does not fit a run for what the two are, and not for what the horizon lacks: another run would do."""
+    """A schedule does not fit this run, although all units convert: the schedule works on another run."""
 
 
 class Mark:
@@ -51,11 +51,11 @@ class Mark:
 
     @property
     def time(self) -> Time[Any]:
-        """The time of the run at which it lies."""
+        """The position of the mark, as a time of the run."""
         return Time._make(self.count, self.unit)
 
     def reached(self, counts: Counts) -> Any:
-        """True, False, or a bool tensor."""
+        """Whether the count is at the mark or after it: True, False, or a bool tensor."""
         count = counts[self.index]
         if type(count) is int or isinstance(count, Fraction):
             return count >= self.count
@@ -65,9 +65,9 @@ class Mark:
 
 
 class Span:
-    """A stretch of a counter: the fraction of it that is done, and the fraction that is left, both in [0, 1].
+    """A part of a counter between two counts: the fraction of it that is done, and the fraction left, both in [0, 1].
 
-    A span of no length has `empty` done at every count: 1.0, or 0.0 for one that never begins.
+    In a span of length 0, the fraction done is `empty` at every count: 1.0, or 0.0 for a span that never begins.
     """
 
     __slots__ = ("_end", "_length", "_start", "_weights", "empty", "index")
@@ -85,12 +85,12 @@ class Span:
         self._length = nearest_float(length)
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
-        """The fraction done; past 1 as well without `limit`."""
+        """The fraction done. With `limit=False` it goes on past 1."""
         count = counts[self.index]
         a, b, d = self._weights
         if not d:
             return ops.to_double(count * 0) + self.empty
-        if type(count) is int:  # what a training loop asks for
+        if type(count) is int:  # the case of a training loop
             x = (a * count - b) / d
             if 0.0 <= x <= 1.0:
                 return x
@@ -102,7 +102,7 @@ class Span:
         return ops.clip(x) if limit else x
 
     def left(self, counts: Counts) -> Value:
-        """The fraction left, as exact near the end as `done` is near the start."""
+        """The fraction left. It is as exact near the end as `done` is near the start."""
         count = counts[self.index]
         a, b, d = self._weights
         if not d:
@@ -114,7 +114,7 @@ class Span:
 
 
 class Period:
-    """Equal periods of a counter from 0 on: how many are complete, and how much of the current one is done."""
+    """Equal periods of a counter, starting at 0: the number of complete ones, and the fraction of the current one."""
 
     __slots__ = ("_p", "_q", "_whole", "index")
 
@@ -151,7 +151,7 @@ def _is_int64(count: Value) -> bool:
 
 
 class Milestones:
-    """Several points, on one counter or more: how many of them have been reached."""
+    """Several points, on one or more counters, and the number of points that have been reached."""
 
     __slots__ = ("_rows",)
 
@@ -167,7 +167,7 @@ class Milestones:
         return sum(len(points) for _, points, *_ in self._rows)
 
     def passed(self, counts: Counts) -> Any:
-        """How many points have been reached: an int, or an int64 tensor."""
+        """The number of points that have been reached: an int, or an int64 tensor."""
         total: Any = 0
         for index, points, near, first_tensor, near_tensor in self._rows:
             count = counts[index]
@@ -181,7 +181,7 @@ class Milestones:
 
 
 def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
-    """One function of the counts before a mark, another from the mark on."""
+    """One function of the counts before a mark, and another function at the mark and after it."""
 
     def value(counts: Counts) -> Value:
         is_reached = mark.reached(counts)
@@ -193,7 +193,7 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
 
 
 def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
-    """One function after another, each from its mark on; the marks of one counter must not fall."""
+    """One function after another, each starting at its mark. The marks of one counter must not decrease."""
     value = functions[0]
     for mark, function in zip(marks, functions[1:]):
         value = switch(mark, value, function)
@@ -201,15 +201,15 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
 
 
 class Frame:
-    """Where the times of one schedule lie on one run, and which counters it reads to see them.
+    """The positions of a schedule's times on one run, and the counters that the schedule reads to compare with them.
 
-    `Schedule.resolve` is given one, and asks it for marks, spans and periods. They look at the counts of a moment, with
-    which the function that `resolve` returns is called.
+    `Schedule.resolve` receives a frame, and asks it for marks, spans and periods. `resolve` returns a function of the
+    counts at a moment, and passes these counts to the marks, spans and periods.
 
-    With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
-    own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
-    `origin`: where on the run the counts of the schedule begin, which matters where a batch-size schedule converts
-    them; None for 0. `notes`: where the phases of the schedule begin and end, for those who draw it.
+    With `unit`, every time is converted to that unit, and its counter is the only one. Without `unit`, each time is
+    read on its own counter. `section`: the schedule is a part of a sequence, so it need not reach the end of the run.
+    `origin`: the position on the run at which the counts of the schedule begin; None for 0. It matters where a
+    batch-size schedule converts the counts. `notes`: where the phases of the schedule begin and end, for pictures.
 
     >>> frame = Frame(Horizon("100ba"))
     >>> start, end = frame.mark("0.1dur"), frame.mark("50ba")
@@ -230,14 +230,14 @@ class Frame:
         self.notes: list[tuple[str, Mark]] = []
 
     def note(self, name: str, mark: Mark) -> None:
-        """Keep a point under a name: see `Schedule.marks`, which has them all."""
+        """Keep a point under a name. `Schedule.marks` returns all of them."""
         if mark.count:
             self.notes.append((name, mark))
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
-        """The point on its counter at which a time of the schedule is reached; kept under the name `note`.
+        """The point on its counter at which a time of the schedule is reached. It is kept under the name `note`.
 
-        `scale=False`: the scale-schedule ratio does not move it, as it does not the end of a warmup.
+        `scale=False`: the scale-schedule ratio does not move the point. The end of a warmup is such a point.
         """
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
@@ -248,18 +248,18 @@ class Frame:
         return mark
 
     def run_mark(self, time: TimeLike) -> Mark:
-        """The point at which a time of the run is reached, wherever on it the schedule begins."""
+        """The point at which a time of the run is reached, wherever on the run the schedule begins."""
         count, counter = self.horizon.place(time)
         return Mark(self._counter_index(counter), unit_of(counter), count - self._count_on_run(0, unit_of(counter)))
 
     def _counter_index(self, counter: Counter) -> int:
-        """Where the count of a counter stands among those that are asked for."""
+        """The index of a counter's count in the tuple of counts; a new counter is added at the end."""
         if counter not in self.counters:
             self.counters.append(counter)
         return self.counters.index(counter)
 
     def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
-        """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
+        """The points at which milestones are reached. Raises `TimeError` where the points of one counter decrease."""
         marks = [self.mark(milestone, note=note) for milestone in milestones]
         for before, mark in pairwise(marks):
             if before.index == mark.index and before.count > mark.count:
@@ -270,7 +270,7 @@ class Frame:
         return marks
 
     def span(self, time: TimeLike, scale: bool = True, note: str = "") -> Span:
-        """The stretch from 0 to a time of the schedule; its end is kept under the name `note`.
+        """The span from 0 to a time of the schedule. Its end is kept under the name `note`.
 
         `scale=False`: the scale-schedule ratio does not stretch it.
         """
@@ -278,33 +278,33 @@ class Frame:
         return Span(end.index, 0, end.count)
 
     def between(self, start: Mark, end: Mark) -> Span:
-        """The stretch from one mark to another, on the counter of the second; never begun where it has no length."""
+        """The span from one mark to another, on the counter of the second. It never begins if its length is 0."""
         first = self.change(start.count, start.unit, end.unit)
         return Span(end.index, first, end.count - first, empty=0.0)
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """A position of the schedule, in another unit."""
+        """A position of the schedule, converted to another unit."""
         if self.origin is None or count == 0:
             return self.horizon.change(count, old, new)
         return self.horizon.change(self._count_on_run(count, old), old, new) - self._count_on_run(0, new)
 
     def after(self, start: Mark, time: TimeLike) -> Exact:
-        """The count at which a phase ends that begins at a mark and is as long as a time of the schedule."""
+        """The count at the end of a phase that begins at a mark and is as long as a time of the schedule."""
         begin = self._count_on_run(start.count, start.unit)
         return self.horizon.after(begin, start.unit, time) - begin + start.count
 
     def before(self, end: Mark, time: TimeLike) -> Exact:
-        """The count at which a phase begins that ends at a mark and is as long as a time of the schedule."""
+        """The count at the start of a phase that ends at a mark and is as long as a time of the schedule."""
         last = self._count_on_run(end.count, end.unit)
         return self.horizon.before(last, end.unit, time) - last + end.count
 
     def _count_on_run(self, count: Exact, unit: TimeUnit) -> Exact:
-        """A position of the schedule as one of the run."""
+        """A position of the schedule, as a position of the run."""
         origin = self.origin
         return count if origin is None else count + self.horizon.change(origin.count, origin.unit, unit)
 
     def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
-        """How long a time of the schedule is, in a unit, wherever it begins."""
+        """The length of a time of the schedule in a unit, wherever it begins."""
         count, own_unit = self.horizon.locate(time)
         if count and not self.horizon.is_fixed(own_unit, unit):
             raise UnsuitableRun(
@@ -314,26 +314,26 @@ class Frame:
         return self.horizon.change(count, own_unit, unit)
 
     def first_section(self) -> Frame:
-        """The frame of the first schedule of a sequence: the same counters and notes, but not all of the run."""
+        """The frame of the first schedule in a sequence: the same counters and notes, but only a part of the run."""
         frame = copy.copy(self)
         frame.section = True
         return frame
 
     def with_horizon(self, horizon: Horizon) -> Frame:
-        """The frame of the same counters and notes on another horizon."""
+        """A frame with the same counters and notes on another horizon."""
         frame = copy.copy(self)
         frame.horizon, frame.origin = horizon, None
         return frame
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
-        """The value at a mark of what `resolve` makes of a frame like this one."""
+        """The value at a mark of the function that `resolve` makes for a frame like this one."""
         inner = Frame(self.horizon, self.unit, self.section, self.origin)
         function = resolve(inner)
         counts = [exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in inner.counters]
         return float(function(tuple(counts)))
 
     def check_covers_run(self, t_max: TimeLike, schedule: object) -> None:
-        """Raise `UnsuitableRun` where the run goes on after the last time of a schedule, unless the next one begins."""
+        """Raise `UnsuitableRun` if the run continues after the end of a schedule. In a sequence it may."""
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
@@ -341,7 +341,7 @@ class Frame:
             )
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
-        """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
+        """The function that `resolve` makes for a frame that starts at a mark. Before the mark, its value at 0."""
         fixed = self.horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE)
         origin = None if fixed else start.at(self._count_on_run(start.count, start.unit))
         inner = Frame(self.horizon, self.unit, section=True, origin=origin)
@@ -361,10 +361,9 @@ class Frame:
 
 
 def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
-    """What `resolve` makes of a frame, as a function of counts of one unit.
+    """The function that `resolve` makes for a frame, as a function of counts in one unit.
 
-    Under a batch-size schedule each time stays on its own counter, so that the value is that of the run at this
-    position.
+    Under a batch-size schedule each time stays on its own counter, so the value is the run's value at this position.
     """
     if horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE):
         return resolve(Frame(horizon, unit))
@@ -374,7 +373,7 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
     if units in ([], [unit]):
         return function
     for counter_unit in units:
-        horizon.change(1, unit, counter_unit)  # raises where a rate is missing
+        horizon.change(1, unit, counter_unit)  # raises where a conversion factor is missing
 
     def value(counts: Counts) -> Value:
         count = counts[0]
@@ -394,7 +393,7 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
 
 
 def _elapsed(index: int, first: Exact) -> Callable[[Counts], Value]:
-    """How far a count is beyond another; 0 before it."""
+    """The distance of a count from an earlier count; 0 before that count."""
     whole, fraction = split(first)  # here, as no graph holds a Fraction
 
     def elapsed(counts: Counts) -> Value:
@@ -410,7 +409,7 @@ def _elapsed(index: int, first: Exact) -> Callable[[Counts], Value]:
 
 
 def nearest_float(count: Exact) -> float:
-    """The float64 that stands for a count: the nearest one, but never a whole number below it."""
+    """The float64 nearest to a count, but never a whole number below the count."""
     try:
         near = float(count)
     except OverflowError:
@@ -419,11 +418,11 @@ def nearest_float(count: Exact) -> float:
 
 
 def split(count: Exact) -> tuple[int | float, float]:
-    """A whole number and the rest, so that subtracting the first from an int64 count is exact."""
+    """A whole number and the rest, so that the whole number can be subtracted from an int64 count exactly."""
     whole = math.floor(count)
     return (whole if abs(whole) <= _INT64_MAX else nearest_float(whole)), float(count - whole)
 
 
 def _subtract(count: Value, whole: int | float) -> Value:
-    """`count - whole` in double precision: exact before it is rounded, where both are int64."""
+    """`count - whole` in double precision. If both are int64, the difference is exact before it is rounded."""
     return ops.to_double(count - whole) if type(whole) is int else ops.to_double(count) - whole

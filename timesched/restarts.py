@@ -1,4 +1,4 @@
-"""Cycles that each last `growth` times as long as the one before: where they start, without walking through them."""
+"""Cycles of which each lasts `growth` times as long as the previous one. Their starts are in a table."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from timesched.positions import Counts, Frame, Resolved, nearest_float, split
 from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 
-MIN_GROWTH = Fraction("1.1")  # the least growth: cycles whose starts make a table of a few hundred up to 2**63
+MIN_GROWTH = Fraction("1.1")  # the starts up to 2**63 then make a table of a few hundred entries
 
 
 def check_growth(name: str, growth: float) -> None:
-    """Raise `TimeError`, which begins with a name, for a growth that is neither 1 nor at least 1.1."""
+    """Raise `TimeError`, which begins with `name`, for a growth that is neither 1 nor at least 1.1."""
     if growth != 1 and exact_number(growth) < MIN_GROWTH:
         raise TimeError(f"{name}={growth}: cycles last equally long with 1, or grow by a factor of at least 1.1.")
 
 
 def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
-    """The fraction done of the current cycle, where the first lasts until `first` and each next one `growth` times as
-    long.
+    """The fraction of the current cycle that is done. The first cycle lasts until `first`, and each later one `growth`
+    times as long as the previous one.
     """
     if growth == 1:
         return frame.period(first).done
@@ -36,9 +36,9 @@ def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
 
 
 class Cycles:
-    """Growing cycles of a counter: the fraction of the current one that is done, from 0 to 1.
+    """Growing cycles of a counter: the fraction of the current cycle that is done, from 0 to 1.
 
-    The starts up to 2**63 are in a table that is searched.
+    The starts up to 2**63 are in a table, which is searched.
     """
 
     __slots__ = ("_constants", "_lengths", "_nears", "_splits", "_starts", "index")

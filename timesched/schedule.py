@@ -1,4 +1,4 @@
-"""What a schedule is: a frozen record of times and numbers; resolved against a run, a function of its counters."""
+"""The base class of schedules: frozen records of times and numbers that become functions of counters on a run."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Resolution(NamedTuple):
     """A schedule on one run."""
 
     function: Resolved  # of counts
-    counters: Sequence[Counter]  # whose counts the function takes
+    counters: Sequence[Counter]  # the function takes their counts
     notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
     horizon: Horizon
 
 
 @runtime_checkable
 class ComposerScheduler(Protocol):
-    """A schedule as Composer sees it: a function of the run's state, and of the ratio, that returns a multiplier.
+    """A schedule in Composer's sense: a function of the run's state and of the ratio that returns a multiplier.
 
-    Plain functions of `(state)` or `(state, ssr)` are schedules too.
+    Plain functions of `(state)` or `(state, ssr)` are also schedules.
     """
 
     def __call__(self, state: Any, ssr: float = 1.0) -> float:
@@ -46,16 +46,17 @@ class ComposerScheduler(Protocol):
 class Schedule:
     """The base of every schedule. A subclass is a frozen dataclass with a method `resolve`.
 
-    Fields that the functions of `timesched.fields` make, such as `time()` and `number()`, are read and checked when the
-    schedule is made. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
+    The functions of `timesched.fields`, such as `time()` and `number()`, make fields that are read and checked when the
+    schedule is made. Two schedules with equal fields are equal and have the same hash. `eval(repr(schedule))` gives an
+    equal schedule.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
     >>> CosineAnnealingScheduler(t_max="30ba").at("10ba", Horizon("90ba"))
     0.75
     """
 
-    relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
-    # Of each instance, once it was asked: for which run that was, and what came out.
+    relative: bool = True  # whether `bind` multiplies the initial value by the result, or writes the result itself
+    # The last request of each instance, and its resolution.
     _last_resolution: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
 
     def __new__(cls, /, *_: Any, **arguments: Any) -> Self:
@@ -70,7 +71,7 @@ class Schedule:
                 object.__setattr__(self, field.name, value)
 
     def refuse_to_multiply(self) -> None:
-        """Raise `TypeError` where the schedule is one of values."""
+        """Raise `TypeError` if the schedule returns values and not multipliers."""
         if not self.relative:
             raise TypeError(
                 f"{self!r} is a value, not a multiplier or a learning rate: alone, or in a sequence of values, write "
@@ -78,15 +79,15 @@ class Schedule:
             )
 
     def resolve(self, frame: Frame) -> Resolved:
-        """The schedule on one run, as a function of the counts that it asks `frame` for."""
+        """The schedule on one run, as a function of counts. The marks, spans and periods of `frame` read the counts."""
         raise NotImplementedError(f"{type(self).__name__} has to define resolve(frame).")
 
     def __call__(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier at `state.timestamp`.
 
-        `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr` None stands for the state's own ratio,
-        else 1.0. Raises `ValueError` when `ssr` contradicts the state's own ratio, when a unit cannot be converted
-        or when a time in `dur` meets a run without a length; and `TypeError` where the schedule is one of values.
+        `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr=None` means the state's own ratio, or 1.0 if
+        it has none. Raises `ValueError` if `ssr` contradicts the state's own ratio, if a unit cannot be converted, or
+        if the run of a time in `dur` has no length. Raises `TypeError` if the schedule returns values.
         """
         self.refuse_to_multiply()
         return self._current_value(state, ssr)
@@ -99,8 +100,8 @@ class Schedule:
     def at(self, time: Any, horizon: Any) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
 
-        `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time and where a
-        unit cannot be converted.
+        `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time, and if a unit
+        cannot be converted.
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
@@ -116,10 +117,10 @@ class Schedule:
         """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.
 
         A number gives a float. A tensor gives a tensor of its shape, in float64, or in its own dtype if that is a
-        smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
-        numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
-        converted. Under a batch-size schedule, counts in another unit than those of the schedule convert one by one: a
-        tensor of them is read, has no gradient, and raises in a graph.
+        smaller floating-point dtype. The result is differentiable, and the curve compiles with `fullgraph=True`. Counts
+        must not be negative. Numbers are checked; tensors are not, since a check would read them. Raises `ValueError`
+        if a unit cannot be converted. Under a batch-size schedule, counts in a unit that the schedule does not use are
+        converted one by one. A tensor of such counts is read, has no gradient, and raises in a graph.
 
         >>> from timesched import LinearScheduler
         >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))
@@ -131,7 +132,7 @@ class Schedule:
         return _make_curve(self._resolution(horizon, unit=unit).function)
 
     def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
-        """The units of the counters that the schedule reads on a run, none twice.
+        """The units of the counters that the schedule reads on a run, each once.
 
         >>> from timesched import LinearScheduler
         >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
@@ -140,12 +141,12 @@ class Schedule:
         return tuple(dict.fromkeys(map(unit_of, self._resolution(Horizon.of(horizon)).counters)))
 
     def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
-        """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
+        """The names and times at which the phases of the schedule begin and end, on the run's own clock.
 
-        The names: "warmup", where it ends; "peak", the first one; "milestone" and "point"; "phase", where the next
-        schedule of a sequence begins, also if the one before ends there; "period", the end of the first one; "decay",
-        where it begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is
-        not. Times of one unit are in order.
+        "warmup" is the end of the warmup, "peak" the first peak, and "decay" the start of the decay. "period" is the
+        end of the first period. "milestone" and "point" are arguments of the schedule. A new schedule of a sequence
+        begins at "phase", even if the previous one ends there. At "end" the value becomes constant. Marks at 0 are left
+        out; marks after the end of the run are kept. Times in the same unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
         >>> marks = WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))
@@ -160,10 +161,10 @@ class Schedule:
     def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
 
-        `horizon`: a `Horizon`, a `Clock`, or another state with a length. `unit`: of the horizontal axis; None for that
-        of `max_duration`. `ax`: axes to draw on, beside what is there; None for new ones. `style`: arguments of
-        matplotlib's `Axes.plot`, such as `label`. Returns the axes. Raises `ValueError` where the run has no length or
-        a unit does not convert, and `ImportError` without matplotlib.
+        `horizon`: a `Horizon`, a `Clock`, or another state with a length. `unit`: the unit of the horizontal axis; None
+        for the unit of `max_duration`. `ax`: axes to draw on; existing lines stay. None makes new axes. `style`:
+        arguments of matplotlib's `Axes.plot`, such as `label`. Returns the axes. Raises `ValueError` if the run has no
+        length or a unit does not convert, and `ImportError` without matplotlib.
 
         >>> from timesched import CosineAnnealingWithWarmupScheduler
         >>> ax = CosineAnnealingWithWarmupScheduler("10ba").plot(Horizon("100ba"))
@@ -185,15 +186,16 @@ class Schedule:
         return notebook_html(self, lambda: [Source(name, self, default_run(self))], run_note)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
-        """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.
+        """A decay that starts at a moment of a run: for a branch of a checkpoint, whatever the length of its run.
 
-        `at`: a `Clock` or another state that stands at the moment, on the horizon of the run that got there. `t_decay`:
-        how long the decay takes; a `dur` is a share of that run, whose ratio stretches it. `alpha_f`: the multiplier at
-        its end. `decay`: its shape: "linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric" or "harmonic".
+        `at`: a `Clock` or another state at that moment, with the horizon of the run that reached it. `t_decay`: the
+        length of the decay. A `dur` is a fraction of that run, and the ratio stretches it. `alpha_f`: the
+        multiplier at the end. `decay`: the shape: "linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric"
+        or "harmonic".
 
-        Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. All its times, and those of
-        this schedule in it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
-        `ValueError` where `at` has no length that a `dur` needs, or the shape does not fit the values.
+        Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. Its times, and the times of
+        this schedule inside it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
+        `ValueError` if a `dur` needs a length that `at` does not have, or if the shape does not fit the values.
 
         >>> from timesched import Clock, CosineAnnealingScheduler
         >>> clock = Clock("10ba")
@@ -210,7 +212,7 @@ class Schedule:
         if not hasattr(at, "timestamp"):
             raise TypeError(f"at={at!r} is no moment of a run: pass a Clock that stands there.")
         horizon = Horizon.of(at)
-        _, counter = horizon.place(t_decay)  # in whose unit the two times need no rate
+        _, counter = horizon.place(t_decay)  # in its unit, the two times need no conversion factor
         count, unit = counts_of(at.timestamp, (counter,))[0], unit_of(counter)
         if isinstance(counter, EpochCounter):
             count, unit = Fraction(count) / counter.length, TimeUnit.EPOCH
@@ -218,9 +220,9 @@ class Schedule:
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, run: Any, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:
-        """The schedule on the run of a horizon or state, for counts of one unit; with None, of those that it reads.
+        """The schedule on the run of a horizon or state, for counts in `unit`; None means the units that it reads.
 
-        The last one is kept, as a training loop asks for the same run at every step.
+        The last resolution is kept, since a training loop asks for the same run at every step.
         """
         horizon = getattr(run, "horizon", run)
         request = (horizon, ssr, unit) if isinstance(horizon, Horizon) else (*_run_key(run), ssr, unit)
@@ -240,7 +242,7 @@ class Schedule:
         record: Any = self  # every subclass is a dataclass; this base is not
         return dataclasses.fields(record)
 
-    def __getstate__(self) -> dict[str, Any]:  # the fields alone: resolutions are made anew
+    def __getstate__(self) -> dict[str, Any]:  # only the fields: resolutions are made again
         return {field.name: getattr(self, field.name) for field in self._fields()}
 
     def _key(self) -> tuple[Any, ...]:
@@ -258,7 +260,7 @@ class Schedule:
 
 
 def _run_key(state: Any) -> tuple[Any, ...]:
-    """The length, rates and ratio of a run in values that never change, as the times of other packages may."""
+    """The length, conversion factors and ratio of a run, as immutable values: times of other packages may change."""
     length, batches = state.max_duration, state.dataloader_len
     factors = getattr(state, "rates", None), getattr(state, "ssr", None)
     return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *factors
@@ -287,7 +289,7 @@ def _require_not_negative(count: Any) -> Any:
 
 
 def schedule_times(value: Any) -> list[Time[Any]]:
-    """The times in the fields of a schedule, and in those of the schedules inside it."""
+    """The times in the fields of a schedule, and of the schedules inside it."""
     if isinstance(value, Time):
         return [value]
     if isinstance(value, Schedule):
@@ -299,7 +301,7 @@ def schedule_times(value: Any) -> list[Time[Any]]:
 
 
 def _comparison_value(value: Any) -> Any:
-    """A field as a value that compares without raising, as times of different units do."""
+    """A field as a value that can be compared without an error; times of different units raise one."""
     if isinstance(value, Time):
         return value.unit.value, value.exact
     return tuple(map(_comparison_value, value)) if isinstance(value, tuple) else value

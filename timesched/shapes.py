@@ -1,7 +1,8 @@
 """The shapes of schedules: a curve of `curves.py` over a phase of a run, as a function of the counts of the run.
 
-Each stands here once, with any values at its ends. A schedule of multipliers has 1 for one of them; a scheduler of
-learning rates has the rates. `done` and `left` are fractions of a phase, as a `Span` or a `Period` computes them.
+Each shape is defined once, with any values at its ends. In a schedule of multipliers, one of the values is 1; in a
+scheduler of learning rates, both are learning rates. `done` and `left` are fractions of a phase, as a `Span` or a
+`Period` computes them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 
 Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
-Point = tuple[Mark, float, Shape | None]  # where, its value, and the shape of the way to it
+Point = tuple[Mark, float, Shape | None]  # the mark, its value, and the shape of the way to it
 
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
@@ -34,25 +35,25 @@ def cosine(done: Resolved, start: float, end: float) -> Resolved:
 
 
 def polynomial(left: Resolved, power: float, start: float, end: float) -> Resolved:
-    """From `start` to `end` along a power of what is left."""
+    """From `start` to `end` along a power of the fraction that is left."""
     curve = curves.polynomial
     return lambda counts: curve(left(counts), power, start, end)
 
 
 def exponential(span: Span, gamma: float, start: float = 1.0) -> Resolved:
-    """`start * gamma ** x` where `x` is the fraction of the span that is done, also past 1."""
+    """`start * gamma ** x`, where `x` is the fraction of the span that is done. `x` may be above 1."""
     curve, done = curves.decay, span.done
     return lambda counts: start * curve(done(counts, False), gamma)
 
 
 def steps(period: Period, gamma: float, start: float = 1.0) -> Resolved:
-    """`start`, times `gamma` for each complete period."""
+    """`start`, multiplied by `gamma` for each complete period."""
     curve, complete = curves.decay, period.complete
     return lambda counts: start * curve(complete(counts), gamma)
 
 
 def milestones(points: Milestones, gamma: float, start: float = 1.0) -> Resolved:
-    """`start`, times `gamma` for each point that has been reached."""
+    """`start`, multiplied by `gamma` for each point that has been reached."""
     curve, passed = curves.decay, points.passed
     values = [start * curve(n, gamma) for n in range(len(points) + 1)]
 
@@ -64,7 +65,7 @@ def milestones(points: Milestones, gamma: float, start: float = 1.0) -> Resolved
 
 
 def levels(points: Milestones, values: Sequence[float]) -> Resolved:
-    """The first value until the first point, and each further one from its point on."""
+    """The first value until the first point, and each later value starting at its point."""
     passed, constants = points.passed, ops.constant(values, torch.float64)
 
     def value(counts: Counts) -> Value:
@@ -75,8 +76,9 @@ def levels(points: Milestones, values: Sequence[float]) -> Resolved:
 
 
 def triangles(cycles: Period, peak: float, base: float, top: float, scale: Resolved, shrinks: bool = True) -> Resolved:
-    """Straight lines from `base` up to `top` and down again, the height times `scale`, which is at most 1 if it
-    `shrinks`; `peak` is the fraction of a cycle at which the line is highest.
+    """Straight lines from `base` up to `top` and down again, with the height multiplied by `scale`.
+
+    With `shrinks`, the scale is at most 1. `peak` is the fraction of a cycle at which the line is highest.
     """
     curve, done, mix = curves.triangle, cycles.done, curves.mix
 
@@ -96,8 +98,8 @@ def _exponential(span: Span, start: float, end: float, rate: float) -> Resolved:
     return lambda counts: curve(done(counts), rate, start, end)
 
 
-# A root is that of the fraction which is near 0 where the curve is steep, and so exact there: what is done of a
-# decay, what is left of a warmup.
+# The root is taken of the fraction that is near 0 where the curve is steep, since it is exact there. In a decay, this
+# is the fraction done; in a warmup, the fraction left.
 WARMUPS: Mapping[str, Shape] = {
     "linear": lambda span, start, end: linear(span.done, start, end),
     "cosine": lambda span, start, end: cosine(span.done, start, end),
@@ -116,13 +118,13 @@ DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
 
 
 def decay_shape(name: str, rate: float = 0.5) -> Shape:
-    """A shape of `DECAYS`; `rate` is that of the exponential one."""
+    """A shape of `DECAYS`. `rate` is the base of the exponential shape."""
     shape = DECAYS[name]
     return lambda span, start, end: shape(span, start, end, rate)
 
 
 def check_decay(label: str, name: str, start: float, end: float) -> None:
-    """Raise `TimeError`, which begins with `label`, where a shape of `DECAYS` does not exist between two values."""
+    """Raise `TimeError`, which begins with `label`, if a shape of `DECAYS` does not exist between two values."""
     if name in ("geometric", "harmonic") and not (start > 0 and end > 0 and math.isfinite(start / end)):
         raise TimeError(
             f"{label}: a {name} decay goes from {start} to {end}, and both have to be more than 0: give an end such as "
@@ -131,8 +133,10 @@ def check_decay(label: str, name: str, start: float, end: float) -> None:
 
 
 def piecewise(frame: Frame, points: Sequence[Point]) -> Resolved:
-    """From each point to the next one by its shape, None to hold the value before it: the first value before the
-    first point, the last one from the last point on, each point's own value at the point.
+    """From each point to the next by its shape; with the shape None, the value is held until the next point.
+
+    Before the first point it is the first value, and after the last point the last value. At a point it is the value of
+    the point.
     """
     (first, start, _), *others = points
     marks, functions, before, value = [first], [_constant(start)], first, start
@@ -147,9 +151,9 @@ def piecewise(frame: Frame, points: Sequence[Point]) -> Resolved:
 
 
 def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark, float]:
-    """The end of the first of equal cycles, each up and down again, and the fraction of a cycle that goes up.
+    """The end of the first of equal cycles that go up and down, and the fraction of a cycle that goes up.
 
-    Down takes as long as up where it is None.
+    `down=None` means as long as `up`.
     """
     peak = frame.mark(up)
     length = peak.count + (peak.count if down is None else frame.length(down, peak.unit))
@@ -164,7 +168,7 @@ def one_cycle(
 ) -> Resolved:
     """From the first of three levels up to the second at the count `peak`, and down to the third at `end`.
 
-    With three phases it comes down to the first as fast as up, and then to the third.
+    With three phases, the value falls to the first level as fast as it rose, and then to the third level.
     """
     start, top, last = levels
     rise = end.at(peak)

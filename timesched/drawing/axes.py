@@ -31,7 +31,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     for name, x in picture_marks(lines):
         _draw_mark(ax, name, x)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(lambda x, _: format_number(x))  # 5e9 at the mark itself, no factor beside the axis
+        axis.set_major_formatter(lambda x, _: format_number(x))  # 5e9 at the tick itself, no factor next to the axis
     ax.set_xlabel(UNIT_NAMES[lines[0].unit])
     quantities = dict.fromkeys(line.quantity for line in lines)
     ax.set_ylabel(", ".join("learning rate" if quantity == "lr" else quantity for quantity in quantities))
@@ -47,7 +47,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
 
 
 def _draw_mark(ax: Any, name: str, x: float) -> None:
-    """A dotted line, and its name above the axes in one of two rows, unless it stands there or both are full."""
+    """A dotted line, and its name above the axes in one of two rows, unless the name is there or both rows are full."""
     ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
     low, high = ax.get_xlim()
     letter = (high - low) * 5 / ax.get_window_extent().width * ax.figure.dpi / 72  # of about 5 points
@@ -65,7 +65,7 @@ def _draw_mark(ax: Any, name: str, x: float) -> None:
 
 
 def save(lines: Sequence[Line], path: str) -> str:
-    """Write a picture to a file, in the format that its name ends with, else as PNG, and return its path.
+    """Write a picture to a file and return its path. The file's suffix is the format; without a suffix it is PNG.
 
     Raises `ImportError` without matplotlib.
     """

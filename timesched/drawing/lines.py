@@ -1,4 +1,4 @@
-"""A schedule on a run as a line: the points to draw, close together where the value moves fast."""
+"""A schedule on a run as a line: the points to draw, close together where the value changes fast."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNIT_NAMES = {
     TimeUnit.TOKEN: "tokens", TimeUnit.SECOND: "seconds", TimeUnit.DURATION: "fraction of the run",
 }  # fmt: skip
 _POINTS = 500  # of a line, before it is refined
-_MAX_REFINED_POINTS = 4000  # of a line, after it
-_STEP = 1 / 100  # of the range of values: two points further apart get another one between them
+_MAX_REFINED_POINTS = 4000  # of a line, after it is refined
+_STEP = 1 / 100  # of the range of values: two points that differ by more get another point between them
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is drawn: a schedule on a run under a name, its values times a factor; `quantity`: what these are."""
+    """A schedule to draw on a run, its values multiplied by a factor. `quantity`: the name of the values."""
 
     name: str
     schedule: Schedule
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Line:
-    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit; `quantity`: what it is."""
+    """The points and the marks of a line, in the unit of the horizontal axis. `quantity`: the name of the values."""
 
     label: str
     x: tuple[float, ...]
@@ -62,9 +62,9 @@ class Line:
 
 
 def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
-    """The unit in which a run goes on, and its length in it: whole batches if their number is known.
+    """The unit that counts the run, and the length of the run in it: whole batches if their number is known.
 
-    Raises `ValueError` where the run has no length.
+    Raises `ValueError` if the run has no length.
     """
     if horizon.max_duration is None:
         raise ValueError("A schedule is drawn over a whole run, whose length is not known: set max_duration.")
@@ -76,19 +76,19 @@ def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
 
 
 def run_end(horizon: Horizon) -> Exact:
-    """The exact end of a run in the unit of `run_length`, which may lie within a batch."""
+    """The exact end of a run in the unit of `run_length`. It may be within a batch."""
     return horizon.change(*horizon.locate("1dur"), run_length(horizon)[0])
 
 
 def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
-    """The unit of the horizontal axis, by default that of the length of the run, and where a count lies on it."""
+    """The unit of the horizontal axis, by default the unit of `max_duration`, and the position of a count on it."""
     own, length = run_length(horizon)
     assert horizon.max_duration is not None  # else `run_length` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
         end, last = horizon.locate("1dur")
         return wanted, lambda count: float(Fraction(horizon.change(count, own, last)) / end)
-    horizon.change(length, own, wanted)  # raises where a rate is missing
+    horizon.change(length, own, wanted)  # raises where a conversion factor is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 
 
@@ -108,7 +108,7 @@ def values(source: Source) -> dict[Exact, float]:
     points = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
     step = _STEP * (max(points.values()) - min(points.values()))
     gaps = list(pairwise(points))
-    for first, last in gaps:  # which grows: all of the line is refined once before any of it is a second time
+    for first, last in gaps:  # the list grows: the whole line is refined once before any part is refined again
         middle = near(Fraction(first + last) / 2)
         far = abs(points[last] - points[first]) > step and last - first > Fraction(length) / 10**6
         if far and middle > first and len(points) < _MAX_REFINED_POINTS:
@@ -118,7 +118,7 @@ def values(source: Source) -> dict[Exact, float]:
 
 
 def _turning_points(source: Source, length: Exact) -> list[Exact]:
-    """The marks of a schedule, and the peak and the end of each period, or of every nth where they are too many."""
+    """The marks of a schedule, and the peak and end of each period, or of every nth period if there are too many."""
     marks = sorted(source.marks(), key=lambda pair: pair[1])
     points = [mark for _, mark in marks]
     start: Exact = 0  # of the first period
@@ -135,7 +135,10 @@ def _turning_points(source: Source, length: Exact) -> list[Exact]:
 
 
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
-    """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
+    """The line of a schedule on its run.
+
+    Raises `ValueError` if a conversion factor is missing, or if a value is not finite.
+    """
     own, length = run_length(source.horizon)
     wanted, on_axis = axis(source.horizon, unit)
     points = values(source)
@@ -148,7 +151,7 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
-    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it."""
+    """The end of a picture's horizontal axis, and the two ends of the vertical axis, which contains 0."""
     low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
     return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
 
@@ -159,9 +162,11 @@ def picture_marks(lines: Sequence[Line]) -> list[tuple[str, float]]:
 
 
 def default_run(schedule: Schedule) -> Horizon:
-    """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
-    longer than the longest of them, or ten times as long if there are shares, too; else just as long. Raises
-    `ValueError` where it fits none of these, or units differ.
+    """A run to draw a schedule on if the user passes none.
+
+    If all times are shares of a run, it has 1000 batches. Otherwise it is a quarter longer than the longest time, or
+    ten times as long as that if there are also shares. If the schedule does not accept this run, it is as long as the
+    longest time. Raises `ValueError` if the schedule accepts neither run, or if the units differ.
     """
     times = schedule_times(schedule)
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
@@ -177,13 +182,13 @@ def default_run(schedule: Schedule) -> Horizon:
         try:
             schedule.marks(run)
             return run
-        except ValueError as error:  # such as one that would end before the run does
+        except ValueError as error:  # such as a schedule that would end before the run does
             reason = error
     raise ValueError(f"no run is known that fits ({reason}): .plot(Horizon(...)) draws it")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers from `low` to `high`, at most so many, in steps of 1, 2 or 5 times a power of ten."""
+    """At most `most` round numbers from `low` to `high`, in steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
@@ -192,7 +197,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def format_number(value: float) -> str:
-    """A number for an axis, as in 0.5, 2000 or 2e11: six digits, or all those of a count."""
+    """A number for an axis, such as 0.5, 2000 or 2e11: with six digits, or all the digits of a count."""
     text = f"{value:.6g}"
     if value == round(value) and float(text) != value and abs(value) < 1e15:
         text = f"{value:.0f}"

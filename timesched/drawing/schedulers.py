@@ -1,4 +1,4 @@
-"""What schedulers write over a run, for tables, pictures and checks."""
+"""The values that schedulers write over a run, for tables, pictures and checks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from timesched.schedule import Schedule
 
 
 def sources(scheduler: Any, run: Any = None) -> list[Source]:
-    """What a scheduler writes over a run, once for each initial value or factor among its groups, under names such as
-    `lr` and `lr [head]`; where there are several, with the first group of each.
+    """The values that a scheduler writes over a run: one source for each initial value or factor among its groups.
 
-    `run`: the clock of a run, for a scheduler that has none; each of its steps is a batch. None for as many steps as it
-    is made for. Raises `ValueError` where neither says how long that is, and `TypeError` for a scheduler of torch's, or
-    one of functions, whose value at another time is not known.
+    The names are such as `lr` and `lr [head]`. If there are several sources, the name has the first group of each.
+    `run`: the clock of a run, for a scheduler without a clock; each of its steps is a batch. None means as many steps
+    as the scheduler is made for. Raises `ValueError` if neither gives a length. Raises `TypeError` for a scheduler of
+    torch or of functions, since its value at another time is not known.
     """
     schedule = getattr(scheduler, "schedule", None)
     if isinstance(schedule, (list, tuple)) and all(isinstance(factor, Schedule) for factor in schedule):
@@ -40,7 +40,7 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
 
 
 def _step_horizon(scheduler: Any, run: Any) -> Horizon:
-    """The run of a scheduler that counts its own steps, which no ratio stretches."""
+    """The run of a scheduler that counts its own steps. No ratio stretches it."""
     if run is not None:
         horizon = Horizon.of(run)
         return Horizon._make(horizon.max_duration, 1, horizon.conversion_factors, scaled=True)

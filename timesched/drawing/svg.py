@@ -1,4 +1,4 @@
-"""Lines as an SVG that stands in a page: for notebooks, on light and dark ground, without matplotlib."""
+"""Lines as an SVG inside of a page: for notebooks, on a light or dark background, without matplotlib."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from html import escape
 from timesched.drawing import lines as lines_module
 from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, format_number, picture_marks, ticks
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
+# Colour-blind people can also tell these apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _WIDTH, _HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
 
 
 def notebook_html(shown: object, sources: Callable[[], list[Source]], run: str = "") -> str:
-    """What a notebook shows of an object: its `repr`, a picture and the length of the run, or why there is none."""
+    """The HTML of an object in a notebook: its `repr`, a picture and the length of the run, or the error."""
     try:
         pictured = sources()
         picture = svg([lines_module.line(source) for source in pictured])

@@ -21,7 +21,7 @@ _MAX_ROWS = 100_000  # rows
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers and texts, each as long as the header. `str` gives it in columns, with the note below.
+    """Rows of numbers and texts, each as long as the header. `str` gives columns, with the note below.
 
     >>> print(Table(("time", "lr"), [("0dur", 0.001), ("1dur", 0.0)]))
     time     lr
@@ -72,10 +72,10 @@ def _format_cell(cell: Any) -> str:
 
 
 def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exact]]:
-    """The multiples of a time over a run, and its end: each as a share of the run, and as a count of the unit of
-    `run_length`.
+    """The multiples of a time over a run, and the end of the run: each as a share of the run, and as a count in the
+    unit of `run_length`.
 
-    Raises `ValueError` where the time is not above 0, or has more than 100,000 multiples.
+    Raises `ValueError` if the time is not above 0, or has more than 100,000 multiples.
     """
     own, (length, last) = run_length(horizon)[0], horizon.locate("1dur")
     time = Time.from_input(every)
@@ -90,10 +90,10 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:
-    """The values of several schedules, of which the first says how long the run is. One on another run has its value at
-    the count of the row; or with `unit` "dur", at the share of its own run.
+    """The values of several schedules. The rows cover the run of the first one.
 
-    Raises `ValueError` where there is no schedule, or a unit does not convert.
+    A schedule on another run has its value at the count of the row; with `unit="dur"`, at that share of its own run.
+    Raises `ValueError` if there is no schedule, or if a unit does not convert.
     """
     if not sources:
         raise ValueError("a table needs a schedule, and there is none.")

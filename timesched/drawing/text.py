@@ -1,4 +1,4 @@
-"""Lines as text: in braille dots, or where there are several and no colours to tell them apart, in letters."""
+"""Lines as text: in braille dots, or in letters if there are several lines and no colours to tell them apart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ROWS = 14
 
 
 def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille: bool = True) -> str:
-    """A picture of lines with the marks above it, `width` characters wide, but at least 20 beside the numbers.
+    """A picture of lines with the marks above it: `width` characters wide, but at least 20 next to the numbers.
 
-    `colours`: whether the terminal has them. `braille`: whether its characters can be written; else letters stand for
-    the lines.
+    `colours`: whether the terminal has colours. `braille`: whether braille characters can be written; otherwise letters
+    are drawn.
     """
     end, low, high = extent(lines)
     scale = {round((high - y) / (high - low) * (_ROWS - 1)): format_number(y) for y in ticks(low, high, 5)}
@@ -47,14 +47,14 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
 
 
 def _write_label(row: list[str], label: str, at: int) -> None:
-    """Write a label into a row with its middle at a column, if there is room."""
+    """Write a label into a row, centered at a column, if there is enough space."""
     start = max(min(at - len(label) // 2, len(row) - len(label)), 0)
     if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
         row[start : start + len(label)] = label
 
 
 def _line_cells(line: Line, box: tuple[float, float, float], columns: int, dotted: bool) -> dict[tuple[int, int], int]:
-    """The cells of a picture that a line goes through, by row and column, each with its dots of a braille character."""
+    """The cells of a picture that a line goes through, by row and column, with the braille dots of each cell."""
     end, low, high = box
     across, down = (2, 4) if dotted else (1, 1)  # the dots of a cell
     wide, tall = columns * across - 1, _ROWS * down - 1

@@ -1,4 +1,4 @@
-"""One small class per public schedule: Composer's with its names, arguments and defaults, and what came after them."""
+"""One small class for each public schedule: Composer's, with its names, arguments and defaults, and newer ones."""
 
 from timesched.schedulers.cycles import CyclicScheduler, OneCycleScheduler
 from timesched.schedulers.decay import (

@@ -1,4 +1,4 @@
-"""The schedules that go up and down: once, or over and over."""
+"""The schedules that go up and down, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ class OneCycleScheduler(Schedule):
         b = 1 if u <= peak else 1 / div_factor if u <= m else 1 / (div_factor * final_div_factor)
         y = b + (a - b) * ((1 + cos(pi * x)) / 2 if anneal == "cosine" else 1 - x)
 
-    `t` is the time since the start of the run. Each phase goes from `a` to `b`, and `x` is the fraction of it that is
-    done: up until `peak`; with `three_phase` as fast down again until `m`; then to the last value at `t_max`, which
-    stays. `y` is the multiplier: the optimizer's own learning rate is the highest one.
+    `t` is the time since the start of the run. Each phase goes from `a` to `b`, and `x` is the fraction of the phase
+    that is done. The first phase rises until `peak`. With `three_phase`, the second falls as fast until `m`. The last
+    phase goes to the last value at `t_max`, which stays. `y` is the multiplier: the optimizer's own learning rate is
+    the highest one.
 
     Args:
         t_max: the end of the cycle, a time in any unit. Default: "1dur", the end of the run.
         pct_start: the fraction of `t_max` that goes up, from 0 to 1, or to 0.5 with three phases. Default: 0.3.
-        div_factor: the peak over the first value, above 0. Default: 25.
-        final_div_factor: the first value over the last one, above 0. Default: 10,000.
+        div_factor: the peak divided by the first value, above 0. Default: 25.
+        final_div_factor: the first value divided by the last one, above 0. Default: 10,000.
         anneal: the shape of each phase, "cosine" (the default) or "linear".
-        three_phase: come down to the first value as fast as up, and then to the last one. Default: False.
+        three_phase: fall to the first value as fast as the rise, and then to the last value. Default: False.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`).
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`).
 
     >>> from timesched import Horizon
     >>> schedule = OneCycleScheduler(
@@ -85,22 +86,22 @@ class CyclicScheduler(Schedule):
         s = {"triangular": 1, "triangular2": 0.5 ** n, "exp_range": gamma ** (t / (t_up + down))}[mode]
         y = alpha_i + (alpha_f - alpha_i) * h * s
 
-    `t` is the time since the start of the run, `n` the number of cycles that are over, `u` the time in the present one,
-    `h` the height there, `s` what the height is multiplied by, and `y` the multiplier.
+    `t` is the time since the start of the run, `n` the number of complete cycles, `u` the time in the current cycle,
+    `h` the height at `u`, `s` the factor of the height, and `y` the multiplier.
 
     Args:
         t_up: the time up, in any unit, above 0.
         t_down: the time down, in any unit, above 0. Default: None, as long as `t_up`.
         alpha_i: the multiplier at the start and end of each cycle, finite. Default: 0.1.
         alpha_f: the highest multiplier of the first cycle, finite. Default: 1.
-        mode: "triangular" (the default): all cycles have one height; "triangular2": each has half the height of the one
-            before; "exp_range": the height is multiplied by a power of `gamma`.
-        gamma: of "exp_range", 0 or more: a factor for each cycle, not for each step, so that it means the same in every
-            unit: torch's `gamma` to the power of the steps in a cycle. Default: 1.
+        mode: with "triangular" (the default), all cycles have the same height. With "triangular2", each cycle has half
+            the height of the previous one. With "exp_range", the height is multiplied by a power of `gamma`.
+        gamma: the factor of "exp_range", 0 or more. It applies to each cycle and not to each step, so it means the same
+            in every unit. It is torch's `gamma` to the power of the steps in a cycle. Default: 1.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_down` does not convert to
-            the unit of `t_up`.
+        ValueError: an argument is outside its range. A call raises it if `t_down` does not convert to the unit of
+            `t_up`.
 
     >>> from timesched import Horizon
     >>> schedule = CyclicScheduler("10ba", alpha_i=0.0, mode="triangular2")

@@ -1,4 +1,4 @@
-"""The decays that language models are trained with: warmup-stable-decay, inverse square roots, powers, and Rex."""
+"""Decays for training language models: warmup-stable-decay, inverse square roots, powers, and Rex."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from timesched.time.value import TimeLike
 
 
 def check_phases_fit(label: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
-    """Raise `UnsuitableRun`, which begins with `label`, where a warmup and a decay take longer than the time there is:
-    three counts of a unit, of the arguments that have these names.
+    """Raise `UnsuitableRun`, which begins with `label`, if a warmup and a decay take longer than the available time.
+
+    `names` and `counts`: the arguments of warmup, decay and available time, and their lengths in `unit`.
     """
     warmup, decay, total = counts
     if warmup + decay > total:
@@ -54,8 +55,8 @@ class WarmupStableDecayScheduler(Schedule):
             else alpha_f + (1 - alpha_f) * s
         )
 
-    `t` is the time since the start of the run; `p` and `r` are the fractions of the warmup and of the decay that are
-    done, `w` and `s` their shapes, and `y` the multiplier.
+    `t` is the time since the start of the run. `p` and `r` are the fractions of the warmup and of the decay that are
+    done, `w` and `s` their shapes, and `y` is the multiplier.
 
     Args:
         t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
@@ -67,14 +68,14 @@ class WarmupStableDecayScheduler(Schedule):
         warmup: the shape of the warmup: "linear" (the default), "cosine", "1-sqrt" or "square".
         decay: the shape of the decay: "linear" (the default), "cosine", "1-sqrt", "1-square", "exponential",
             "geometric" or "harmonic".
-        decay_rate: of an "exponential" decay, above 0; 1 is a straight line. Default: 0.5.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        decay_rate: the base of an "exponential" decay, above 0; 1 is a straight line. Default: 0.5.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: the warmup and the decay take
-            longer than `t_max`; `t_max`, stretched by the ratio or not, ends before the run does (but not in a
-            `SequenceScheduler`); or a time does not convert to the unit of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if the warmup and the decay
+            take longer than `t_max`, or if a time does not convert to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> schedule = WarmupStableDecayScheduler("10ba", t_decay="20ba", decay="1-sqrt")
@@ -124,22 +125,22 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         c = min(max(t - b, 0) / t_cooldown, 1) if t_cooldown else 0
         y = t / t_warmup if t < t_warmup else g + (alpha_f_cooldown - g) * c
 
-    `t` is the time since the start of the run, `b` where the cooldown begins, `g` the inverse square root, which stays
-    from there on, `c` the fraction of the cooldown that is done, and `y` the multiplier.
+    `t` is the time since the start of the run, and `b` the start of the cooldown. `g` is the inverse square root, which
+    is constant after `b`. `c` is the fraction of the cooldown that is done, and `y` the multiplier.
 
     Args:
         t_warmup: the length of the warmup, a time in any unit, which the ratio does not stretch; 0 starts at 1.
-        t_scale: how slowly the root falls, a time in any unit, above 0: this long after the warmup, the multiplier is
-            `1 / sqrt(2)`. With `t_scale` as long as `t_warmup` it is the Noam schedule.
-        t_cooldown: the length of the cooldown, a time in any unit; 0 for none.
+        t_scale: how slowly the root falls, a time in any unit, above 0. At this time after the warmup, the multiplier
+            is `1 / sqrt(2)`. With `t_scale` as long as `t_warmup`, this is the Noam schedule.
+        t_cooldown: the length of the cooldown, a time in any unit; 0 means no cooldown.
         t_max: the end of the cooldown, a time in any unit. Default: "1dur", the end of the run.
-        alpha_f_decay: what the root tends to, at least `alpha_f_cooldown`. Default: 0.
+        alpha_f_decay: the limit of the root, at least `alpha_f_cooldown`. Default: 0.
         alpha_f_cooldown: the multiplier at the end of the cooldown, finite. Default: 0.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`), or a time does not convert to the unit
-            of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if a time does not convert to
+            the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> schedule = InverseSquareRootWithWarmupScheduler(
@@ -203,7 +204,7 @@ class PowerScheduler(Schedule):
     `t` is the time since the start of the run, and `y` the multiplier.
 
     Args:
-        t_scale: how long the multiplier is 1, a time in any unit, above 0.
+        t_scale: the time during which the multiplier is 1, in any unit, above 0.
         power: the exponent, 0 or more. Default: 0.5.
         alpha_f: the least multiplier, finite. Default: 0.
 
@@ -240,11 +241,11 @@ class RexScheduler(Schedule):
     Args:
         t_max: the end of the decay, a time in any unit. Default: "1dur", the end of the run.
         alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
-        d: from 0, a straight line, to below 1; the larger, the later it falls. Default: 0.5.
+        d: from 0, a straight line, to below 1. A larger value makes the multiplier fall later. Default: 0.5.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`).
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`).
 
     >>> from timesched import Horizon
     >>> [RexScheduler(d=0.5).at(t, Horizon("100ba")) for t in ("0ba", "50ba", "100ba")]

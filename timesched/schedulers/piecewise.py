@@ -1,4 +1,4 @@
-"""The schedule that goes through points, each reached by a shape of its own."""
+"""The schedule that goes through points. Each point is reached by a shape of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _is_list(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PiecewiseScheduler(Schedule):
-    """Through points in time, each a value and the shape of the way to it; the first value before, the last one after.
+    """Through points in time. The first value holds before the first point, and the last value after the last point.
 
     Formula:
         x = (t - t0) / (t1 - t0)
@@ -61,18 +61,18 @@ class PiecewiseScheduler(Schedule):
             else None
         )
 
-    `t` is the time since the start of the run, between the points (`t0`, `a`) and (`t1`, `b`); `x` is the fraction of
-    the way that is done, `shape` that of the second point, and `y` the multiplier.
+    `t` is the time since the start of the run, between the points (`t0`, `a`) and (`t1`, `b`). `x` is the fraction of
+    the way that is done, `shape` the shape of the second point, and `y` the multiplier.
 
     Args:
-        points: a list of `[time, value]` or `[time, value, shape]`, in the order of their times, in any units; of
-            points at one time, the last one holds. The shapes are "linear", which is that where none is written,
-            "cosine", "1-sqrt", "1-square", "exponential", "geometric" and "harmonic"; the last two need values above 0
-            at both ends. The shape of the first point has no use.
+        points: a list of `[time, value]` or `[time, value, shape]`, in the order of their times, in any units. If
+            several points have the same time, the last one holds. A shape is the way to a point: "linear" (the
+            default), "cosine", "1-sqrt", "1-square", "exponential", "geometric" or "harmonic"; the last two need values
+            above 0 at both ends. The shape of the first point has no effect.
 
     Raises:
-        ValueError: a point is no such list, or its time or value is outside its range; and, when it is called with a
-            run: the points are not in order there, or their times do not convert to each other.
+        ValueError: a point is not such a list, or its time or value is outside its range. A call raises it if the
+            points are not in order on this run, or if their times do not convert to each other.
 
     >>> from timesched import Horizon
     >>> schedule = PiecewiseScheduler(

@@ -1,7 +1,8 @@
 """The schedules that begin with a linear warmup.
 
-Names, arguments, defaults and formulas: `composer.optim.scheduler` of MosaicML Composer 0.32; the boundary of a scaled
-warmup moves with its ramp, and `alpha_s` is the multiplier where the warmup starts, so that step 0 need not be wasted.
+Names, arguments, defaults and formulas are from `composer.optim.scheduler` of MosaicML Composer 0.32, with two
+differences. The end of a scaled warmup moves with its ramp. `alpha_s` is the multiplier at the start of the warmup:
+with a value above 0, step 0 is not wasted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from timesched.time.value import TimeLike
 
 @contextmanager
 def name_in_errors(schedule: Schedule) -> Iterator[None]:
-    """Name the schedule, in Composer's words, where its times do not convert to each other."""
+    """Name the schedule in the error, with Composer's words, if its times do not convert to each other."""
     try:
         yield
     except ValueError as error:
@@ -28,7 +29,7 @@ def name_in_errors(schedule: Schedule) -> Iterator[None]:
 
 
 class _WithWarmup(Schedule):
-    """A linear ramp from `alpha_s` to the peak over `t_warmup`, then `_main_phase` of the schedule until `t_max`."""
+    """A linear ramp from `alpha_s` to the peak over `t_warmup`, then the `_main_phase` until `t_max`."""
 
     t_warmup: TimeLike
     t_max: TimeLike
@@ -41,7 +42,7 @@ class _WithWarmup(Schedule):
 
     @property
     def warmup_scheduler(self) -> LinearScheduler:
-        """The ramp on its own."""
+        """The ramp as a schedule of its own."""
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
     def _add_warmup(self, end: Mark, rest: Resolved) -> Resolved:
@@ -73,10 +74,10 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
     Args:
         t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
-        milestones: times since the start of the run, in any order and in any units, which the ratio stretches; one that
-            is there twice counts twice.
+        milestones: times since the start of the run, in any order and in any units, which the ratio stretches. A
+            milestone that is listed twice counts twice.
         gamma: the factor at each milestone, finite. Default: 0.1.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
         alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
 
@@ -99,7 +100,7 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
     @property
     def step_scheduler(self) -> MultiStepScheduler:
-        """The milestones on their own."""
+        """The milestones as a schedule of their own."""
         return MultiStepScheduler(self.milestones, self.gamma)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -123,14 +124,14 @@ class LinearWithWarmupScheduler(_WithWarmup):
         alpha_i: the multiplier at the end of the warmup, finite. Default: 1.
         alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
         t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
         alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
-            unit of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if `t_warmup` does not convert
+            to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> schedule = LinearWithWarmupScheduler("10ba")
@@ -157,7 +158,7 @@ class LinearWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstantWithWarmupScheduler(_WithWarmup):
-    """A linear warmup to `alpha`, which stays.
+    """A linear warmup to `alpha`, then the constant `alpha`.
 
     Formula:
         y = alpha_s + (alpha - alpha_s) * t / t_warmup if t < t_warmup else alpha
@@ -167,16 +168,16 @@ class ConstantWithWarmupScheduler(_WithWarmup):
     Args:
         t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
         alpha: the multiplier after the warmup, finite. Default: 1.
-        t_max: a time in any unit, not before the end of the run. It changes no value; the class has it because
-            Composer's has it. Default: "1dur", the end of the run.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        t_max: a time in any unit, not before the end of the run. It changes no value. The class has it because
+            Composer's class has it. Default: "1dur", the end of the run.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
         alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
-            unit of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if `t_warmup` does not convert
+            to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> ConstantWithWarmupScheduler("10ba", alpha=3.0).at("5ba", Horizon("110ba"))
@@ -221,14 +222,14 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
         t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
         t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
         alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
         alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
-            unit of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if `t_warmup` does not convert
+            to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.5).at(
@@ -265,14 +266,14 @@ class PolynomialWithWarmupScheduler(_WithWarmup):
         power: the exponent, 0 or more; 1 is a straight line. Default: 2.
         t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
         alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
-        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. It always stretches a `t_warmup` in
             `dur`. Default: False.
         alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
 
     Raises:
-        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
-            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
-            unit of `t_max`.
+        ValueError: an argument is outside its range. A call raises it if `t_max`, stretched by the ratio or not, ends
+            before the run does (except in a `SequenceScheduler`). A call also raises it if `t_warmup` does not convert
+            to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> PolynomialWithWarmupScheduler("10ba").at("60ba", Horizon("110ba"))

@@ -1,7 +1,8 @@
 """The schedules without a warmup.
 
-Each is made of times (a `Time` or a string; not negative) and finite numbers, checked when it is made, and returns a
-multiplier. Names, arguments, defaults and formulas: `composer.optim.scheduler` of MosaicML Composer 0.32.
+Each one is made of times (a `Time` or a string; not negative) and finite numbers, which are checked when it is made. It
+returns a multiplier. Names, arguments, defaults and formulas are from `composer.optim.scheduler` of MosaicML Composer
+0.32.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class MultiStepScheduler(Schedule):
     `t` is the time since the start of the run, `n` the number of milestones reached, and `y` the multiplier.
 
     Args:
-        milestones: times, in any order and in any units, each compared on the counter of its own unit; one that is
-            there twice counts twice.
+        milestones: times, in any order and in any units. Each is compared on the counter of its own unit. A milestone
+            that is listed twice counts twice.
         gamma: the factor at each milestone, finite. Default: 0.1.
 
     Raises:
@@ -84,7 +85,7 @@ class MultiStepScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstantScheduler(Schedule):
-    """The multiplier `alpha` before `t_max`, and 1 from then on.
+    """The multiplier `alpha` before `t_max`, and 1 at `t_max` and after it.
 
     Formula:
         y = alpha if t < t_max else 1
@@ -93,7 +94,7 @@ class ConstantScheduler(Schedule):
 
     Args:
         alpha: the multiplier before `t_max`, finite. Default: 1.
-        t_max: where it ends, a time in any unit. Default: "1dur", the end of the run.
+        t_max: the end of `alpha`, a time in any unit. Default: "1dur", the end of the run.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -157,8 +158,8 @@ class ExponentialScheduler(Schedule):
 
     Args:
         gamma: the factor of a period, 0 or more, since a fractional power of a negative number is complex.
-        decay_period: a time in any unit, above 0. In epochs it is smooth if the length of an epoch is known, otherwise
-            it decays once an epoch. Default: "1ep".
+        decay_period: a time in any unit, above 0. In epochs, the decay is smooth if the length of an epoch is known;
+            otherwise the multiplier changes once an epoch. Default: "1ep".
 
     Raises:
         ValueError: an argument is outside its range.
@@ -212,15 +213,15 @@ class CosineAnnealingScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWarmRestartsScheduler(Schedule):
-    """Falling halves of a cosine from 1 to `alpha_f`, each `t_mult` times as long as the one before (SGDR).
+    """Falling halves of a cosine from 1 to `alpha_f`, each `t_mult` times as long as the previous one (SGDR).
 
     Formula:
         i = max(n for n in range(t + 1) if sum(t_0 * t_mult ** k for k in range(n)) <= t)
         x = (t - sum(t_0 * t_mult ** k for k in range(i))) / (t_0 * t_mult ** i)
         y = alpha_f + (1 - alpha_f) * (1 + cos(pi * x)) / 2
 
-    `t` is the time since the start of the run, `i` the number of cycles that are over, `x` the fraction of the present
-    one that is done, and `y` the multiplier.
+    `t` is the time since the start of the run, `i` the number of complete cycles, `x` the fraction of the current
+    cycle that is done, and `y` the multiplier.
 
     Args:
         t_0: the length of the first cycle, a time in any unit, above 0.

@@ -1,4 +1,4 @@
-"""Property tests for schedules: Hypothesis strategies, and the laws as functions to apply to a schedule of your own.
+"""Property tests for schedules: Hypothesis strategies, and the laws as functions for your own schedules.
 
 Needs `hypothesis`.
 """

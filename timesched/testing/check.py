@@ -1,4 +1,4 @@
-"""check_schedule_laws: every law on one schedule, in one line of a user's test."""
+"""check_schedule_laws: checks every law on one schedule, in one line of a user's test."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ def check_schedule_laws(
     laws: Iterable[str] = tuple(LAWS),
     max_examples: int = 200,
 ) -> None:
-    """Check a schedule against the laws of schedules, on runs drawn to suit it.
+    """Check a schedule against the laws of schedules, on random runs that suit it.
 
-    `schedule`: one of this package's, a subclass of `Schedule`, or a function of `(state)` or `(state, ssr)`, to which
-    those laws apply that its signature allows. `promise`: its start, end, range, ..., or a function of it and the
-    horizon that returns them; None promises that values are finite. `laws`: which of these are checked, all by default:
+    `schedule`: a schedule of this package, a subclass of `Schedule`, or a function of `(state)` or `(state, ssr)`. The
+    laws that the signature of a function allows apply to it. `promise`: its start, end, range, ..., or a function of
+    the schedule and the horizon that returns them. None promises that values are finite. `laws`: the laws that are
+    checked, all by default:
 
-    * 'purity': the value depends on the moment and the run alone, whatever was asked before
-    * 'ratio': stretched by a ratio, the schedule has at time t the value that it has at t / ratio without
+    * 'purity': the value depends only on the moment and the run, whatever was evaluated before
+    * 'ratio': stretched by a ratio, the schedule has at time t its unstretched value at t / ratio
     * 'unit': written in another unit, it has the same values
-    * 'ends': what is promised
-    * 'epochs': times in epochs stay where they are when the batches of an epoch become more
+    * 'ends': the promise holds
+    * 'epochs': times in epochs do not move when an epoch gets more batches
     * 'one formula': numbers and tensors give the same value
-    * 'rates': a missing rate is named, and none is asked for without need
+    * 'rates': the error names a missing conversion factor, and only a factor that is needed
     * 'cost': a value late in the run takes no longer than an early one
 
-    Raises `LawBroken` with the smallest example found; returns None otherwise.
+    Raises `LawBroken` with the smallest example that it finds; returns None otherwise.
 
-    It looks at a few batches of each run, most of all around the times of the schedule. Of a function, it looks around
-    the 20 largest changes in the first 2000 batches. It does not find a wrong value at another single batch, such as a
-    NaN, nor, without a promise, a time that is wrong in every run alike.
+    It evaluates a few batches of each run, mostly around the times of the schedule. In a function, it tests around the
+    20 largest changes in the first 2000 batches. It does not find a wrong value at another single batch, such as a NaN.
+    Without a promise, it does not find a time that is wrong in the same way in every run.
 
     >>> from timesched import LinearScheduler
     >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)
     """
     promise_at = promise if callable(promise) else lambda _schedule, _horizon: promise or Promise()
-    names = tuple(laws)  # which may be a generator
+    names = tuple(laws)  # `laws` may be a generator
     unknown = [name for name in names if name not in LAWS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
@@ -67,7 +68,7 @@ def _check_law(law: Any, schedule: Any, promise: Any, max_examples: int) -> None
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def examples(data: Any) -> None:
-        fresh = copy.deepcopy(schedule)  # which has seen no other example
+        fresh = copy.deepcopy(schedule)  # it has seen no other example
         law(fresh, dataclasses.replace(data.draw(suitable_runs(schedule)), changes=changes), data.draw, promise)
 
     try:
@@ -84,8 +85,8 @@ _MAY_END_EARLY = (ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, 
 
 
 def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
-    """Runs that a schedule accepts: no longer than its `t_max`, where that is an absolute time. Some end at a time of
-    the schedule.
+    """Runs that a schedule accepts: no longer than its `t_max`, if `t_max` is an absolute time. Some runs end at a time
+    of the schedule.
     """
     times = [time for time in schedule_times(schedule) if time.unit in COUNTED and time.exact > 0]
     suitable = runs() | st.builds(_ending_at, runs(), st.sampled_from(times)) if times else runs()
@@ -103,9 +104,9 @@ def _ending_at(run: Run, time: Time[Any]) -> Run:
 
 
 def largest_changes(schedule: Any) -> tuple[int, ...]:
-    """The batches at which a function changes most, up to 20 of the first 2000: its times are not known."""
+    """Up to 20 of the first 2000 batches, at which a function changes most, since its times are not known."""
     values: list[float] = []
-    with suppress(Exception):  # which a law then raises, too
+    with suppress(Exception):  # a law raises it later
         values += [evaluate(schedule, Run(2000).state(batch)) for batch in range(2001)]
     sizes = {batch: abs(after - before) for batch, (before, after) in enumerate(pairwise(values), start=1)}
     return tuple(batch for batch in sorted(sizes, key=sizes.__getitem__)[-20:] if sizes[batch])

@@ -1,6 +1,6 @@
-"""The laws of schedules, each a function that raises `LawBroken` when a schedule breaks it on an example it draws.
+"""The laws of schedules. Each is a function that draws an example and raises `LawBroken` if a schedule breaks the law.
 
-`draw` is Hypothesis's. `evaluate` is how all of them evaluate a schedule: by calling it with the state of the run.
+`draw` comes from Hypothesis. All laws evaluate a schedule with `evaluate`, which calls it with the state of the run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from timesched.time.value import Time
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """What a schedule promises on one run. None and empty stand for no promise.
+    """The properties that a schedule promises on one run. The defaults promise nothing but finite values.
 
-    `start`: the value at 0. `end`: the value at the time `until` and after it; `until` None is the end of the run.
-    `low`, `high`: the range. `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: from the
-    time `since` on, it never rises, or never falls.
-    `condition`: how much larger than the value the terms are that it is computed from, and what the formula makes of
-    one rounding of its argument: the tolerance between floats and tensors is 1e-15 of max(1, |value|) times this.
+    `start`: the value at 0. `end`: the value at the time `until` and after it. `until=None` is the end of the run.
+    `low`, `high`: the range. `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: after
+    the time `since`, it never rises, or never falls.
+    `condition`: how much the formula amplifies one rounding of its argument, or the size of its terms relative to the
+    value. The tolerance between floats and tensors is 1e-15 of max(1, |value|) times `condition`.
     """
 
     start: float | None = None
@@ -53,12 +53,12 @@ class Promise:
 
 
 class LawBroken(AssertionError):
-    """A schedule breaks a law; the message says which, where, and with what values."""
+    """A schedule breaks a law. The message names the law, the place and the values."""
 
 
 def evaluate(schedule: Any, state: Moment) -> float:
-    """The schedule's value at a state, however many arguments it has; `reject` where it refuses the run."""
-    function = getattr(schedule, "_current_value", schedule)  # also of values, which are not called
+    """The schedule's value at a state, with or without a ratio. Calls `reject` if the run is unsuitable."""
+    function = getattr(schedule, "_current_value", schedule)  # also for schedules of values, which cannot be called
     try:
         return float(function(state, state.ssr) if _has_ratio(schedule) else function(state))
     except UnsuitableRun:
@@ -66,7 +66,7 @@ def evaluate(schedule: Any, state: Moment) -> float:
 
 
 def _has_ratio(schedule: Any) -> bool:
-    """Whether it is a function of the state and the ratio, and not of the state alone."""
+    """Whether it is a function of the state and the ratio, and not only of the state."""
     return len(inspect.signature(schedule).parameters) > 1
 
 
@@ -103,7 +103,7 @@ def _has_unscaled_warmup(schedule: Any) -> bool:
 
 
 def _with_scaled_warmups(schedule: Any) -> Any:
-    """The schedule and its children with warmups that the ratio stretches; None where one has none to stretch."""
+    """The schedule and its children with warmups that the ratio stretches; None if a warmup cannot be stretched."""
     if isinstance(schedule, tuple):
         schedules = tuple(map(_with_scaled_warmups, schedule))
         return None if None in schedules else schedules
@@ -122,7 +122,7 @@ def _with_scaled_warmups(schedule: Any) -> Any:
 
 
 def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
-    """Without `scale_warmup`, the ramp is the unstretched one; what the end is, the promise says (law 'ends')."""
+    """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
     count, unit = run.horizon().locate(schedule.t_warmup)
     if run.horizon().change(count, unit, TimeUnit.BATCH) > batch:
         plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
@@ -136,9 +136,9 @@ def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int)
 
 
 def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """Written in another unit, the schedule has the same value at every step of a run with constant rates.
+    """Written in another unit, the schedule has the same value at every step of a run with constant conversion factors.
 
-    Under a batch-size schedule: asked in another unit.
+    Under a batch-size schedule, the times stay as they are, and the position is given in another unit.
     """
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
@@ -172,10 +172,10 @@ def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def _check_same_point(schedule: Schedule, run: Run, draw: Any) -> None:
-    """Under a batch-size schedule, a point of the run has one value, whatever unit it is given in.
+    """Under a batch-size schedule, a point of the run has one value, whatever the unit of the point.
 
-    The times of a schedule are not rewritten: their unit says on which counter progress is measured, and a line over
-    samples is none over batches.
+    The times of the schedule are not rewritten. Their unit says on which counter progress is measured: a straight line
+    over samples is not straight over batches.
     """
     batch, horizon = draw(_batches(run, schedule)), run.horizon()
     here = evaluate(schedule, run.state(batch))
@@ -191,7 +191,7 @@ def _check_same_point(schedule: Schedule, run: Run, draw: Any) -> None:
 
 
 def check_ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """The promised start, end and range, exactly; and no jump or turn where none is declared."""
+    """The promised start, end and range hold exactly, and there is no jump or turn that the promise excludes."""
     sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
     horizon = run.horizon(sigma)
     try:
@@ -225,7 +225,7 @@ def check_ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promised: Promise, where: str) -> None:
-    """Just before a point, the value is near the one at it: the steepest phase lasts a batch or more of the run."""
+    """Just before a point, the value is near the value at the point: the steepest phase lasts at least one batch."""
     if point <= 0:
         return
     just_before = point * (1 - Fraction(1, 10**30))
@@ -236,7 +236,7 @@ def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promis
 
 
 def _branch_points(schedule: Any, horizon: Horizon) -> list[Fraction]:
-    """Where the times of a schedule lie on a run, in batches: that is where its branches meet."""
+    """The positions of a schedule's times on a run, in batches. The branches of the schedule meet there."""
     points = [Fraction(0)]
     for time in _used_times(schedule):
         for scale in (False, True):
@@ -247,7 +247,7 @@ def _branch_points(schedule: Any, horizon: Horizon) -> list[Fraction]:
 
 
 def _nearby_batches(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
-    """The batches from one before each point of a schedule to `after` behind it."""
+    """The batches around each point of a schedule: from one batch before it to `after` batches after it."""
     near: list[int] = []
     for point in _branch_points(schedule, horizon):
         first = math.ceil(point)
@@ -256,7 +256,7 @@ def _nearby_batches(schedule: Any, horizon: Horizon, after: int = 1) -> list[int
 
 
 def check_purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """The value depends on the timestamp and the horizon only, whatever was asked before, and for a copy too."""
+    """The value depends only on the timestamp and the horizon, whatever was evaluated before. A copy has it too."""
     batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
     if not _has_ratio(schedule):
         sigma = Fraction(1)
@@ -283,14 +283,14 @@ def check_purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def check_epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """What counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
+    """A schedule that counts only epochs depends on the epoch and the fraction of it that is done, and nothing else."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
     if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
         return
     factor, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
     lengths = {"batches": factor * run.batches, "batches_per_epoch": factor * run.batches_per_epoch}
     if not all(isinstance(counter, EpochCounter) for counter in schedule._resolution(run.horizon(), None).counters):
-        return  # as a closed form that counts steps
+        return  # a closed form that counts steps
     state = run.state(draw(_batches(run, schedule)))
     before = draw(st.integers(0, 2 * run.batches))  # batches, in epochs of another length
     there = state.timestamp.copy(batch=before, batch_in_epoch=factor * state.timestamp.batch_in_epoch.exact)
@@ -304,7 +304,7 @@ def check_epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """Floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal singles."""
+    """Floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal single counts."""
     if not isinstance(schedule, Schedule):
         return
     horizon = run.horizon(draw(st.one_of(st.sampled_from([Fraction(1), Fraction(3333, 10000)]), RATIOS)))
@@ -336,7 +336,7 @@ def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def check_rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """Where a rate is missing, the error is a ValueError that names it; where none is needed, none is asked."""
+    """A missing conversion factor raises a ValueError that names it, and no factor is asked for without need."""
     if not isinstance(schedule, Schedule):
         return
     bare = run.bare_horizon()
@@ -348,12 +348,18 @@ def check_rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         reject()
     except ValueError as error:
         if used <= {curve_unit}:
-            raise LawBroken(f"law 'rates': {schedule!r} asks for a rate it has no use for: {error}") from error
+            raise LawBroken(
+                f"law 'rates': {schedule!r} asks for a conversion factor that it does not need: {error}"
+            ) from error
         if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):
-            raise LawBroken(f"law 'rates': {schedule!r}: the error does not name the missing rate: {error}") from error
+            raise LawBroken(
+                f"law 'rates': {schedule!r}: the error does not name a missing conversion factor: {error}"
+            ) from error
     else:
         if not used <= {curve_unit}:
-            raise LawBroken(f"law 'rates': {schedule!r} gave {curve(1)!r} in {curve_unit.value} without a rate.")
+            raise LawBroken(
+                f"law 'rates': {schedule!r} gave {curve(1)!r} in {curve_unit.value} without a conversion factor."
+            )
 
 
 def _used_times(schedule: Any) -> list[Time[Any]]:
@@ -362,17 +368,17 @@ def _used_times(schedule: Any) -> list[Time[Any]]:
 
 
 def check_constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """A value takes no more steps of the interpreter late in the run than early."""
+    """A value late in the run takes no more steps of the interpreter than an early one."""
     states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
     for state in states:
-        evaluate(schedule, state)  # resolve first: that is done once for a run
+        evaluate(schedule, state)  # resolves the schedule, which happens once for a run
     early, _, _, late = (_count_lines(schedule, state) for state in states)
     if late > 3 * early + 60:
         raise LawBroken(f"law 'cost': {schedule!r} takes {early} steps at batch 1 of {run}, and {late} later.")
 
 
 def _count_lines(schedule: Any, state: Moment) -> int:
-    """Lines of Python that one evaluation executes."""
+    """The number of Python lines that one evaluation executes."""
     lines = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -393,7 +399,7 @@ def _count_lines(schedule: Any, state: Moment) -> int:
 
 
 def _batches(run: Run, schedule: Any, sigma: Any = 1) -> Any:
-    """Batches up to twice the length of a run: often the first few, and those where the branches of a schedule meet."""
+    """Batches up to twice the length of a run: often the first few, and where the branches of a schedule meet."""
     near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
     special = [0, run.batches - 1, run.batches, *near]
     return st.one_of(

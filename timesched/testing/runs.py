@@ -1,4 +1,4 @@
-"""Runs to test a schedule on: lengths, rates, and the state of the run at any batch."""
+"""Runs to test a schedule on: lengths, conversion factors, and the state of the run at any batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from timesched.time.value import Time
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of `batches` batches at constant rates, measured in `unit`; an iteration and a second last one batch.
+    """A run of `batches` batches with constant conversion factors, measured in `unit`.
 
-    `batch_sizes`: the sizes of the batches, where they change; thresholds in `dur` are for runs that are measured in
-    batches or epochs.
+    An iteration and a second last one batch. `batch_sizes`: the sizes of the batches, if they change. Thresholds in
+    `dur` are only for runs that are measured in batches or epochs.
     `changes`: batches at which a schedule is known to change.
     """
 
@@ -34,7 +34,7 @@ class Run:
     changes: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
     def horizon(self, ssr: Any = 1.0) -> Horizon:
-        """The horizon with all rates."""
+        """The horizon with all conversion factors."""
         return self._make_horizon(self.time(self.batches, self.unit), ssr)
 
     def _make_horizon(self, length: Time[Any], ssr: Any = 1.0) -> Horizon:
@@ -47,11 +47,11 @@ class Run:
         )
 
     def bare_horizon(self) -> Horizon:
-        """The horizon without any rate."""
+        """The horizon without any conversion factor."""
         return Horizon(self.time(self.batches, self.unit))
 
     def per_batch(self, unit: TimeUnit) -> Exact:
-        """How much of a unit one batch is at constant rates; of `dur`, how much of the unscaled run."""
+        """The size of a batch in a unit, with constant conversion factors; in `dur`, its share of the unscaled run."""
         amounts: dict[TimeUnit, Exact] = {
             TimeUnit.EPOCH: Fraction(1, self.batches_per_epoch),
             TimeUnit.SAMPLE: self.samples_per_batch,
@@ -61,7 +61,7 @@ class Run:
         return amounts.get(unit, 1)
 
     def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
-        """The time of so many batches, in a unit; under a batch-size schedule, of so many from the start of the run."""
+        """The time of `batches` batches, in a unit. With a batch-size schedule, these are the first of the run."""
         if self.batch_sizes is not None:
             in_batches = self._make_horizon(Time(self.batches, TimeUnit.BATCH))
             if unit is TimeUnit.DURATION and self.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
@@ -72,7 +72,7 @@ class Run:
         return Time(batches * self.per_batch(unit), unit)
 
     def state(self, batch: int, ssr: Any = 1.0) -> Moment:
-        """What a schedule is called with when `batch` batches are done."""
+        """The state of the run when `batch` batches are done."""
         epoch, in_epoch = divmod(batch, self.batches_per_epoch)
         horizon = self.horizon(ssr)
         samples = int(horizon.change(batch, TimeUnit.BATCH, TimeUnit.SAMPLE))
@@ -120,7 +120,7 @@ def runs(draw: Any, shortest: int = 1, longest: int = 10_000, units: Any = COUNT
 
 @st.composite
 def runs_with_batch_sizes(draw: Any) -> Run:
-    """Runs whose batches change their size up to three times, some of them after the end of the run."""
+    """Runs whose batches change their size up to three times, sometimes after the end of the run."""
     run: Run = draw(runs(longest=500))
     sizes = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 10**4)), min_size=2, max_size=4))
     units = [TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH]

@@ -44,7 +44,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
 
 @st.composite
 def timestamps(draw: Any) -> Timestamp:
-    """Timestamps whose counters fit together: what is in an epoch is not more than the total."""
+    """Timestamps with consistent counters: a count in an epoch is not more than the total."""
     counts = st.integers(0, 10**15)
     total = {name: draw(counts) for name in ("iteration", "epoch", "batch", "sample", "token")}
     inner = {name: draw(st.integers(0, total[name.split("_in_")[0]])) for name in FIELDS if "_in_" in name}
@@ -54,7 +54,7 @@ def timestamps(draw: Any) -> Timestamp:
 
 
 def horizons() -> st.SearchStrategy[Horizon]:
-    """Horizons of every unit, with all rates, some, or none."""
+    """Horizons of every unit, with all conversion factors, some, or none."""
     positive = st.integers(1, 10**9)
     return st.builds(
         Horizon,
