@@ -1,6 +1,6 @@
 """The command line, `timesched` or `python -m timesched`: look at a schedule before it runs.
 
-It stands above both packages: it imports `optim`, and nothing imports it.
+The command line is above both packages: it imports `optim`, and no module imports it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import timesched
 _DESCRIPTION = """\
 Look at schedules before they run.
 
-A SCHEDULE is the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')": `timesched list` has
-them all, and Linear, WSD or CosineDecay are enough of a name. Or it is a YAML config, for all its schedulers; one of
-them, as in config.yaml:0; or -, a config on standard input. Arguments are literals; nothing is evaluated.
+A SCHEDULE is one of:
+- the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')". `timesched list` prints all
+  classes. A short name such as Linear, WSD or CosineDecay is enough. Arguments are literals; nothing is evaluated.
+- a YAML config, for all its schedulers, or config.yaml:0 for one of them. For a config on standard input, write -.
 """
 _EPILOG = """\
 examples:
@@ -36,7 +37,7 @@ standard error.
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, too. `-5ba` and `-:0` are values to it."""
+    """A parser that prints errors as one line, and reads `-5ba` and `-:0` as values."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -47,12 +48,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def replace_underscores(argument: str) -> str:
-    """The option `--max-duration` for `--max_duration`, as the key of a config is; other arguments as they are."""
+    """Return `--max-duration` for `--max_duration`, which is the key in a config. Other arguments stay unchanged."""
     return re.sub(r"^--\w+", lambda option: option[0].replace("_", "-"), argument)
 
 
 def check_optim() -> None:
-    """Raise `ImportError` where another module called `optim` hides the package of that name beside timesched."""
+    """Raise `ImportError` if another module called `optim` hides the package that is installed with timesched."""
     origin = getattr(importlib.util.find_spec("optim"), "origin", "")
     if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(origin):
         raise ImportError(
@@ -61,7 +62,7 @@ def check_optim() -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Make the parser of the command line."""
     check_optim()
     from timesched.cli import check, classes, memory, show  # which import optim
 
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # what reads the output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ArithmeticError, ImportError, OSError, RecursionError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""`timesched check`: what is likely to be wrong with a config, before it runs."""
+"""`timesched check`: find likely mistakes in a config before it runs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, opti
 
 def add_command(commands: Any) -> None:
     about = """\
-Look for what is likely to be wrong with schedules, and print a line for each (a learning rate of 0 in the first batch
-is a note, with which the exit code is 0):
-  a warmup that is longer than the run, or a phase that is never reached
-  a jump of the value that is no milestone
-  a beta that changes while its average is young, which Adam's bias correction does not follow
-  a value at the last batch that is far from the end value
-  times that cannot be converted, and the rate that is missing
-  tags that match nothing (with --model)
-  two schedulers of one key
-  norms or biases with weight decay (with --model)
-  a schedule that multiplies 0, as of a weight decay that the optimizer does not have (with --model)
-  bfloat16 weights that the learning rate cannot move (with --model)
-  a learning rate of Muon that suits another adjust_lr_fn (with --model)
+Look for likely mistakes in schedules, and print a line for each:
+- a warmup that is longer than the run, or a phase that is never reached
+- a jump of the value that is not a milestone
+- a beta that changes in the first steps of its average, which Adam's bias correction does not follow
+- a value at the last batch that is far from the end value
+- a time that cannot be converted, with the conversion factor that is missing
+- tags that match no group (with --model)
+- two schedulers of one key
+- norms or biases with weight decay (with --model)
+- a schedule that multiplies 0, such as the weight decay of an optimizer without one (with --model)
+- bfloat16 weights that the learning rate cannot change (with --model)
+- a learning rate of Muon that suits a different adjust_lr_fn (with --model)
+A learning rate of 0 in the first batch is a note. With notes alone the exit code is 0.
 """
     examples = """\
 examples:
@@ -68,11 +68,14 @@ examples:
 
 
 class Course:
-    """What a scheduler writes over a run. `jump` and `far`: what the options allow, as shares of the largest value."""
+    """The values that a scheduler writes over a run.
+
+    `jump` and `far`: the limits that the options set, as shares of the largest value.
+    """
 
     def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
         self.source, self.scheduler, self.is_learning_rate = source, scheduler, scheduler.key == "lr"
-        self.unit, self.length = run_length(source.horizon)  # what all counts below are in, and that of the end
+        self.unit, self.length = run_length(source.horizon)  # the unit of all counts below, and the count at the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
         self.largest_value = max(map(abs, self.values.values()))
@@ -80,11 +83,11 @@ class Course:
 
     @cached_property
     def corrected_betas(self) -> Tensor:
-        """The betas of the first steps, if they are of an average whose bias is corrected; otherwise none."""
+        """The betas of the first steps, if the optimizer corrects the bias of their average; otherwise none."""
         group = self.scheduler.optimizer.param_groups[self.scheduler.indices[0]]
         kind = ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
         corrected = issubclass(kind, _CORRECTED.get(self.scheduler.key, ())) and group.get("correct_bias", True)
-        # after these steps, nothing is left of the first in the average of any beta that is in use
+        # after so many steps, the first gradient has left the average, for any beta that is in use
         steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
         return torch.tensor([self.curve(step) for step in range(steps)], dtype=torch.float64)
 
@@ -129,7 +132,7 @@ def _run_check(options: argparse.Namespace) -> int:
 
 
 def find_faults(course: Course) -> list[str]:
-    """What may be wrong with one schedule. Raises `ValueError` where a time does not convert."""
+    """Find likely mistakes in one schedule. Raises `ValueError` if a time does not convert."""
     lines = list(find_infinite_value(course))
     for find in FINDERS_OF_BETAS if lines else [*FINDERS_OF_FINITE_VALUES, *FINDERS_OF_BETAS]:
         lines += find(course)
@@ -155,7 +158,7 @@ def find_negative_learning_rate(course: Course) -> Iterator[str]:
 
 
 def find_unreached_marks(course: Course) -> Iterator[str]:
-    """A line for each mark after the end; a decay, a milestone or a phase has no batch at the end itself, either."""
+    """Yield a line for each mark after the end. A decay, a milestone or a phase has no batch at the end itself."""
     end = course.time_text(run_end(course.source.horizon))
     for kind, count in course.marks:
         if kind == "warmup" and count > course.length:
@@ -168,7 +171,7 @@ def find_unreached_marks(course: Course) -> Iterator[str]:
 
 
 def find_zero_first_learning_rate(course: Course) -> Iterator[str]:
-    """A note, and no fault: most warmups start so."""
+    """Yield a note, which is not a fault: most warmups start at 0."""
     if course.is_learning_rate and course.values[0] == 0.0:
         yield (
             "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
@@ -177,7 +180,7 @@ def find_zero_first_learning_rate(course: Course) -> Iterator[str]:
 
 
 def find_jump(course: Course) -> Iterator[str]:
-    """A line for the first jump at a mark where none is meant, with the number of the others."""
+    """Yield a line for the first jump at a mark that is not meant to be one, with the number of other jumps."""
     intended = {count for kind, count in course.marks if kind in _INTENDED_JUMPS}
     jumps = []
     for count in sorted({count for _, count in course.marks if 0 < count < course.length} - intended):
@@ -194,7 +197,7 @@ def find_jump(course: Course) -> Iterator[str]:
 
 
 def find_late_end(course: Course) -> Iterator[str]:
-    """Whether the end value comes after the run, and the last batch is far from it."""
+    """Yield a line if the end value comes after the run, and the value of the last batch is far from it."""
     ends = sorted((count for kind, count in course.marks if kind in ("end", "point")), reverse=True)
     if not ends or ends[0] <= course.length:
         return
@@ -218,8 +221,9 @@ def find_beta_out_of_range(course: Course) -> Iterator[str]:
 
 
 def find_miscorrected_average(course: Course) -> Iterator[str]:
-    """The step after which the average of a beta is furthest from its gradients, if they are constant: the bias is
-    corrected as if all steps had had the beta of the present one.
+    """Yield a line with the step after which the average of a beta is furthest from constant gradients.
+
+    The optimizer corrects the bias as if all steps had used the beta of the present step.
     """
     betas = course.corrected_betas
     if not len(betas) or ((betas < 0) | (betas >= 1)).any():
@@ -239,11 +243,11 @@ FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 
 def find_decaying_norms(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
-    """A line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
+    """Yield a line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
     names_without_decay = {
         id(parameter.tensor): parameter.name for parameter in find_parameters(model) if not parameter.decays
     }
-    scheduled: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 is none
+    scheduled: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 does not count
     for scheduler in schedulers:
         if scheduler is not None and scheduler.key == "weight_decay":
             scheduled.update(i for i, factor in zip(scheduler.indices, scheduler.factors) if factor)
@@ -258,7 +262,7 @@ def find_decaying_norms(model: Any, optimizer: Any, schedulers: list[Any]) -> It
 
 
 def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each scheduler that multiplies 0 in all its groups."""
+    """Yield a line for each scheduler that multiplies 0 in all its groups."""
     for path, scheduler in schedulers.items():
         if scheduler is not None and not any(scheduler.factors):
             yield (
@@ -268,15 +272,17 @@ def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def find_unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
-    """A line for each group whose highest learning rate is rounded away from bfloat16 weights of 1 and below, and one
-    for each whose learning rate suits another `adjust_lr_fn` of Muon.
+    """Yield a line for each group whose learning rate does not suit its weights or its optimizer.
+
+    Steps of the highest learning rate may be rounded away from bfloat16 weights of 1 and below. Or the learning rate
+    suits a different `adjust_lr_fn` of Muon.
     """
     for i, group in enumerate(optimizer.param_groups):
         learning_rate = highest.get(i, float(group["lr"] or 0.0))
         is_exact = group.get("master_weights") or group.get("stochastic_rounding")
         if learning_rate > 0 and not is_exact and any(p.dtype is torch.bfloat16 for p in group["params"]):
             exponent = math.floor(math.log2(learning_rate))
-            size = 2.0 ** (exponent + 9)  # from here on, half the distance to the next one is more
+            size = 2.0 ** (exponent + 9)  # above this size, half the distance to the next number is more
             if size <= 1:
                 yield (
                     f"optimizer: a step of the highest learning rate, {learning_rate:.4g}, is rounded away from "

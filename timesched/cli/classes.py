@@ -1,4 +1,4 @@
-"""`timesched list`: the classes that a command line may name."""
+"""`timesched list`: print the classes that a command line may name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HIDDEN_ARGUMENTS = ("optimizer", "horizon", *COMMON_ARGUMENTS)
 
 def add_command(commands: Any) -> None:
     about = "Print the classes that a SCHEDULE may name, each with its arguments, and what it does."
-    commands.add_parser("list", help="the schedules that there are", description=about).set_defaults(run=_run_list)
+    commands.add_parser("list", help="list the schedules", description=about).set_defaults(run=_run_list)
 
 
 def _run_list(options: argparse.Namespace) -> int:

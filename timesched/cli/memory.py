@@ -1,4 +1,4 @@
-"""`timesched memory`: the bytes of an optimizer's state, before there is a model in memory."""
+"""`timesched memory`: print the bytes of an optimizer's state without a model in memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def add_command(commands: Any) -> None:
 def _run_memory(options: argparse.Namespace) -> int:
     config = read_sections(read_config(options.config))
     check_keys(config)
-    # the learning rate, which schedulers may set, takes no memory
+    # schedulers may set the learning rate, which takes no memory
     spec = resolve_optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
     print(memory_table(make_optimizer(spec, make_model(options.model)).optimizer, options.average))
     return 0
 
 
 def memory_table(optimizer: Any, has_average: bool = False) -> Table:
-    """A row for each parameter group, and one for all, with a column for each kind of state, `average` included."""
+    """Return a row for each parameter group and one for all, with a column for each kind of state and for `average`."""
     state_of = {p: dict(state) for p, state in optimizer.state.items()}
     if has_average:
         for p, state in WeightAverage(list(state_of), Clock("1ba")).state.items():

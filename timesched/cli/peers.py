@@ -1,7 +1,7 @@
-"""Schedules, and what they are called in transformers: the calls are those of docs/choosing.md.
+"""The schedules of transformers by their names there, each with our call from docs/choosing.md.
 
-They are for a warmup of 10 batches in a run of 100. The names are a function's and its `lr_scheduler_type`, but for
-those types that are the beginning of a name here, as `linear` is.
+The calls are for a warmup of 10 batches in a run of 100. The names are the function's name and its
+`lr_scheduler_type`. A type that is the beginning of a name in timesched is left out, such as `linear`.
 """
 
 PEERS = {

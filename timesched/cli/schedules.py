@@ -32,8 +32,8 @@ _SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:
-    """The options that describe a run."""
-    group = command.add_argument_group("the run", "each in place of what a config says of it")
+    """Add the options that describe a run."""
+    group = command.add_argument_group("the run", "each replaces the key of a config")
     group.add_argument("--max-duration", metavar="TIME", help="its length, such as 90ep or 1e12tok")
     group.add_argument("--batches-per-epoch", type=int, metavar="N")
     group.add_argument("--samples-per-batch", type=int, metavar="N")
@@ -42,15 +42,15 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
 
 
 def read_run(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of a run, under the keys of a config."""
+    """Return the options that describe a run, under the keys of a config."""
     run = {name: value for name in _RUN_KEYS if (value := getattr(options, name)) is not None}
     if "max_duration" in run:
-        Clock(**run)  # raises where the options, and not a config, are wrong
+        Clock(**run)  # raises if the options are wrong, before the config is read
     return run
 
 
 def read_finite(text: str) -> float:
-    """A number of an option: finite, and 0 or more."""
+    """Read the number of an option, which must be finite and at least 0."""
     try:
         number = float(text)
     except ValueError:
@@ -61,19 +61,19 @@ def read_finite(text: str) -> float:
 
 
 def make_model(place: str | None) -> torch.nn.Module | None:
-    """The model that `module:name` makes, a function or a class called without arguments, on the meta device."""
+    """Call the function or class `module:name` without arguments, and return its model on the meta device."""
     if place is None:
         return None
     module, _, name = place.partition(":")
     if not name:
         raise ValueError(f"--model {place}: write module:name, where the name is a function that returns the model.")
-    if os.getcwd() not in sys.path:  # as it is for `python -m`, and not for the installed program
+    if os.getcwd() not in sys.path:  # `python -m` adds the folder itself, the installed program does not
         sys.path.insert(0, os.getcwd())
     try:
         make = getattr(importlib.import_module(module), name)
         with torch.device("meta"):  # without the memory of its parameters
             model = make()
-    except Exception as error:  # there is no end to what a user's module may raise
+    except Exception as error:  # a user's module may raise any error
         raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
@@ -81,30 +81,30 @@ def make_model(place: str | None) -> torch.nn.Module | None:
 
 
 def _split_entry(text: str) -> tuple[str, int | None]:
-    """The path of a config, and the number of its entry that is meant, or None for all."""
+    """Split the path of a config from the number of its entry, which is None for all entries."""
     path, _, entry = text.rpartition(":")
     return (path, int(entry)) if path and entry.isdecimal() else (text, None)
 
 
 def is_config(text: str) -> bool:
-    """Whether a SCHEDULE is a config, or an entry of one."""
+    """Return whether a SCHEDULE is a config, or an entry of one."""
     path, _ = _split_entry(text)
     return path == "-" or path.endswith((".yaml", ".yml")) or os.path.isfile(path)
 
 
 def read_config(path: str) -> Any:
-    """The config in a file, or for `-` on standard input."""
+    """Read the config in a file, or for `-` on standard input."""
     return read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
 
 
 def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate: float | None = None) -> Trial:
-    """What a SCHEDULE of the command line is, made on trial: a config, one entry of it, or a class with arguments.
+    """Make the schedulers of a SCHEDULE on trial: of a config, of one entry, or of a class with arguments.
 
-    `run`: keys of the run, each in place of what a config says. `learning_rate`: the initial learning rate of a class.
+    `run`: keys of the run, which replace the keys of a config. `learning_rate`: the initial learning rate of a class.
     """
     path, number = _split_entry(text)
     with warnings.catch_warnings():
-        # `check` says so, too.
+        # `check` prints these findings itself.
         reported = ("warms up until", "lose every update", "is 0 in every group", "adjust_lr_fn='cerebras'")
         warnings.filterwarnings("ignore", f".*({'|'.join(reported)})")
         if is_config(text):
@@ -115,21 +115,21 @@ def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate:
         entry = read_entry(text)
         if "max_duration" not in run and entry.keys() <= SCHEDULE.public_classes.keys():
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
-        if _has_half_life(entry):  # a value, which is no learning rate
+        if _has_half_life(entry):  # it sets a value that is not a learning rate
             entry = {name: {"key": "momentum", **arguments} for name, arguments in entry.items()}
         optimizer = {"SGD": {"lr": 1.0 if learning_rate is None else learning_rate, "momentum": 0.9}}
         return make_trial({"optimizer": optimizer, "schedulers": [entry]}, model, run, "SCHEDULE")
 
 
 def _has_half_life(entry: Any) -> bool:
-    """Whether an entry is a `HalfLife`, or one of its arguments is."""
+    """Return whether an entry is a `HalfLife`, or one of its arguments is."""
     if isinstance(entry, list):
         return any(map(_has_half_life, entry))
     return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
 def make_sources(text: str, run: dict[str, Any], learning_rate: float | None = None) -> list[Source]:
-    """What the schedulers of a SCHEDULE write. Raises `ValueError` where one of them could not be made."""
+    """Make the lines that the schedulers of a SCHEDULE write. Raises `ValueError` if a scheduler could not be made."""
     trial = read_trial(text, run, learning_rate=learning_rate)
     by_name = "SCHEDULE" in trial.schedulers
     with prefix_errors("SCHEDULE" if by_name else text):
@@ -148,13 +148,13 @@ def make_sources(text: str, run: dict[str, Any], learning_rate: float | None = N
 
 
 def read_entry(text: str) -> dict[str, Any]:
-    """The entry of a config that a string such as `Name(1, key=[2, Other()])` stands for; a name alone is `Name()`.
+    """Read a string such as `Name(1, key=[2, Other()])` as the entry of a config. A name alone is `Name()`.
 
     Nothing is evaluated: arguments are literals, lists and such calls.
     """
     try:
         tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval")
-        compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is there twice
+        compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is written twice
     except SyntaxError as error:
         raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
     entry = _read_argument(tree.body)
@@ -180,7 +180,7 @@ def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
     cls = HalfLife if of_half_life else resolve_class(name)  # before the arguments are read
     positional = list(map(_read_argument, call.args))
     named = {argument.arg or "**": _read_argument(argument.value) for argument in call.keywords}
-    if of_half_life:  # as its repr is written
+    if of_half_life:  # the form of its repr
         known = HalfLife.of(*positional, **named)
         return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
     parameters = [argument for argument in arguments_of(cls).values() if argument.name != "optimizer"]
@@ -195,9 +195,9 @@ def _initials(name: str) -> str:
 
 
 def resolve_class(name: str) -> type:
-    """The class that a name stands for, also without its suffix, by the beginning (`Rex`) or by the initials (`WSD`).
+    """Return the class of a name: in full, without its suffix, by its beginning (`Rex`) or its initials (`WSD`).
 
-    Schedules come before closed-form schedulers. Raises `ValueError` where several may be meant, or none.
+    Schedules come before absolute-value schedulers. Raises `ValueError` if several classes match, or no class does.
     """
     wanted = name.lower()
     for family, suffix in _SUFFIXES:

@@ -1,4 +1,4 @@
-"""`timesched show` and `timesched plot`: the values of schedules over a run."""
+"""`timesched show` and `timesched plot`: print or draw the values of schedules over a run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def add_command(commands: Any) -> None:
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
         add_run_options(command)
         command.add_argument(
-            "--lr", type=read_finite, metavar="RATE", help="what multipliers of schedules by name multiply"
+            "--lr", type=read_finite, metavar="RATE", help="the initial learning rate of schedules by name"
         )
-        command.add_argument("--unit", help="of the x axis, or of the counts: ep, ba, tok, ... (default: the run's)")
-    show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
+        command.add_argument("--unit", help="unit of the x axis or the counts, such as ep or tok (default: of the run)")
+    show.add_argument(
+        "--every", default="0.1dur", metavar="TIME", help="between two rows, such as 1000ba (default: 0.1dur)"
+    )
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
     plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
     show.set_defaults(run=_run_show)
@@ -71,7 +73,7 @@ def _run_plot(options: argparse.Namespace) -> int:
 
 
 def picture(lines: list[Line]) -> str:
-    """Lines as text that the terminal can show; without colours where the output is piped."""
+    """Draw lines as text that the terminal can show, without colours if the output is piped."""
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
         "⣿┊".encode(sys.stdout.encoding or "ascii")

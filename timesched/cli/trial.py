@@ -1,4 +1,4 @@
-"""A config made on trial: without its model, and on after an error, so that all of them are found at once."""
+"""Make a config on trial, without its model. It continues after an error, to find all errors at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from optim.config.sections import CLOCK_KEYS, read_sections
 
 @dataclass
 class Trial:
-    """What could be made of a config, and the errors of the rest.
+    """The objects that could be made from a config, and the errors of the rest.
 
-    `schedulers`: one for each entry by its place, None where it could not be made. `optimizer`: None where none could
-    be made of the model.
+    `schedulers`: one for each entry by its place, None where the scheduler could not be made. `optimizer`: None if it
+    could not be made for the model.
     """
 
     optimizer: Any = None
@@ -43,12 +43,12 @@ def make_trial(
     place: str = "schedulers[{}]",
     only: int | None = None,
 ) -> Trial:
-    """Make what a config describes.
+    """Make the optimizer, the clock and the schedulers of a config.
 
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
-    `run`: keys of the run that replace those of the config. `place`: what messages call an entry, by its number.
-    `only`: the number of the one entry that is made. Raises `TypeError` where a config is no mapping, and `ValueError`
-    where it has no entry of that number, or says nothing of the length of a `run`.
+    `run`: keys of the run that replace the keys of the config. `place`: how messages name an entry, by its number.
+    `only`: the number of the one entry that is made. Raises `TypeError` if a config is not a mapping. Raises
+    `ValueError` if the config has no entry of that number, or if a `run` has no length.
     """
     sections = read_sections(config) | dict(run)
     sections.pop("process_group", None)  # there is one rank
@@ -79,7 +79,7 @@ def make_trial(
 
 
 def _find_tags(value: Any) -> set[str]:
-    """All tags that a scheduler and its children name."""
+    """Return all tags that a scheduler and its children name."""
     if isinstance(value, list):
         return set().union(*map(_find_tags, value))
     if not isinstance(value, Spec):

@@ -1,7 +1,7 @@
 """Schedules in a loop of Hugging Face accelerate: `schedule(accelerator, optimizer, ...)`, after `prepare`.
 
-`accelerator.prepare` would step a scheduler once for each process, and not at all while gradients accumulate. Here one
-scheduler is stepped after each microbatch, with what that was made of, and knows itself when the batch is complete.
+`accelerator.prepare` would step a scheduler once for each process, and not at all while gradients accumulate. The
+scheduler of this module is stepped after each microbatch, with its counts, and detects when the batch is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
 
 class MicrobatchSchedulers(CountingSchedulers):
-    """What `schedule` returns: stepped after each microbatch, it counts a batch when the optimizer has stepped."""
+    """The scheduler that `schedule` returns: stepped after each microbatch, it counts each step of the optimizer."""
 
     fix = "call step({}=...), or give schedule() the rates that they follow from"
 
@@ -39,9 +39,9 @@ class MicrobatchSchedulers(CountingSchedulers):
     ) -> None:
         """Count a microbatch of this process; when the optimizer has stepped, write the values of the next batch.
 
-        Call it after `optimizer.step()` on every process, inside or after `accelerator.accumulate(model)`. What is
-        None follows from the rates. Raises `ValueError` when the scheduler was prepared, and for a count that a
-        schedule reads and nobody gives.
+        Call it after `optimizer.step()` on every process, inside or after `accelerator.accumulate(model)`. The
+        conversion factors give a count that is None. Raises `ValueError` if the scheduler was prepared, and for a
+        missing count that a schedule reads.
         """
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
             raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
@@ -50,7 +50,7 @@ class MicrobatchSchedulers(CountingSchedulers):
         if not self.accelerator.sync_gradients:
             self.counts = counts
             return
-        self.tick(counts)  # counts nothing where it raises
+        self.tick(counts)  # which counts nothing if it raises
         super().step(epoch)
 
 
@@ -66,26 +66,26 @@ def schedule(
     on_change: OnChange = "same",
     average: Callable[[list[Any], Clock], Any] | None = None,
 ) -> MicrobatchSchedulers:
-    """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
+    """Schedule the learning rate, and any other hyperparameter of the groups, in a training loop of accelerate.
 
-    `optimizer`: what `accelerator.prepare` returned. `entries`: a schedule is of the learning rate; a `Binding` is of
-    any key, with tags. `max_duration`, the rates and `ssr` are those of `Clock`. A batch is one step of the optimizer:
-    of all processes and all accumulated microbatches, whether a gradient scaler skips it or not. The rates are of such
-    a batch, too.
+    `optimizer`: the optimizer that `accelerator.prepare` returned. `entries`: a schedule controls the learning rate, a
+    `Binding` any key, with tags. `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample` and
+    `ssr` are the arguments of `Clock`. A batch is one step of the optimizer, for the conversion factors too: of all
+    processes and all accumulated microbatches, whether a gradient scaler skips it or not.
 
-    Returns a scheduler to step after each microbatch: `scheduler.step(samples=..., tokens=...)`, with the numbers of
-    this process. They are summed over microbatches and processes, seconds are those of the first process, and all
-    processes have the same values. Where several share a batch, as with tensor parallelism, give 0 on all but one.
-    `scheduler.clock` says how far the run is, and when it is `done`. `save_state` saves the scheduler, which is enough
-    to resume exactly; between two microbatches it saves what the first process has counted, and a load gives that to
-    each. `on_change`: what is done with the state of other schedules or of another length of the run, as in
-    `timesched.bind`.
+    Returns a scheduler to step after each microbatch: `scheduler.step(samples=..., tokens=...)`, with the counts of
+    this process. They are summed over microbatches and processes. The first process measures the seconds, and all
+    processes have the same values. Where several processes share a batch, as with tensor parallelism, pass 0 on all but
+    one. `scheduler.clock` has the position of the run, and is `done` at its end. `save_state` saves the scheduler,
+    which is enough to resume exactly. Between two microbatches it saves the counts of the first process, and a load
+    restores them on each process. `on_change`: how a load treats the state of other schedules or of another length of
+    the run, as in `timesched.bind`.
 
     `average`: a function of the parameters and the clock, such as `functools.partial(optim.WeightAverage,
-    half_life="200Mtok")`, whose average of the weights is stepped and saved with the schedules. To evaluate it, `with
-    scheduler.average.swapped():`.
+    half_life="200Mtok")`, whose average of the weights is stepped and saved with the schedules. Evaluate it inside of
+    `with scheduler.average.swapped():`.
 
-    Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
+    Raises `TypeError` if the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")

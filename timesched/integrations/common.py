@@ -1,4 +1,4 @@
-"""What the adapters share: a schedule with its key and tags, and several schedules as the one that a trainer steps."""
+"""Shared by the adapters: a schedule with its key and tags, and the one scheduler that a trainer steps for several."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from timesched.time.value import Time
 
 @dataclass(frozen=True)
 class Binding:
-    """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run is.
+    """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run begins.
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, a scheduler written for Composer, or a list of
-    them, which multiply the initial value; a `HalfLife` is the value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`,
-    ... `tags`: only groups that carry one of these; None for all groups, `[None]` for those without. Raises `TypeError`
-    for what is not a schedule and for a list with a `HalfLife`, `ValueError` for an empty list and for no such key.
+    them, which multiply the initial value; a `HalfLife` is the value itself. `key`: `"weight_decay"`, `"lr"`,
+    `"betas[0]"`, ... `tags`: select the groups that carry one of these; None selects all groups, `[None]` the groups
+    without tags. Raises `TypeError` for an object that is not a schedule and for a list with a `HalfLife`. Raises
+    `ValueError` for an empty list and for an unknown key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -46,9 +47,9 @@ class Binding:
 
 
 def make_bindings(entries: Sequence[Any]) -> list[Binding]:
-    """What an adapter is given, each as a `Binding`: a schedule alone is of the learning rate.
+    """Return each entry of an adapter as a `Binding`: a schedule alone controls the learning rate.
 
-    Raises `TypeError` where there is none, and as `Binding` does.
+    Raises `TypeError` if there is no entry, and as `Binding` does.
     """
     if not entries:
         raise TypeError("There is no schedule: pass one of timesched's, or a Binding.")
@@ -58,12 +59,14 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
 class Schedulers(LRScheduler):
     """Several bound schedules on one clock, as the one scheduler that a trainer steps, saves and loads.
 
-    `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
-    holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
+    `entries`: a schedule controls the learning rate, a `Binding` any key. Their state is enough to resume from: it
+    holds the clock's counters. `on_change`: how a load treats the state of other schedules or of another run, as in
     `timesched.bind`. `average`: an average of the weights on the same clock, as `make_average` makes it, which is
-    stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
-    where `timesched.bind` does and where two are of one key: those that were bound before have written their first
-    values then.
+    stepped, saved and loaded with the schedules.
+
+    Raises `TypeError` for other entries, before any entry is bound. Raises `ValueError` where `timesched.bind` does,
+    and for two entries of one key. The entries that were bound before the error have written their first values by
+    then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -85,7 +88,7 @@ class Schedulers(LRScheduler):
             for entry in make_bindings(entries)
         ]
         for bound in self.bound:
-            bound.catch_up()  # two of one key are refused
+            bound.catch_up()  # which refuses two entries of one key
         self.average = average
 
     @cached_property
@@ -95,24 +98,24 @@ class Schedulers(LRScheduler):
         return averaged.union(*(bound.units() for bound in self.bound))
 
     def step(self, epoch: int | None = None) -> None:
-        """Write the values of this moment."""
+        """Write the present values."""
         for bound in self.bound:
             bound.step(epoch)
         if self.average is not None:
             self.average.step()
 
     def refresh(self) -> None:
-        """Write them without counting a step."""
+        """Write the present values without counting a step."""
         for bound in self.bound:
             bound.refresh()
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rate of each parameter group, scheduled or not, for those who log it."""
+        """The learning rate of each parameter group, scheduled or not, for loggers."""
         learning_rates = [group.get("lr") for group in self.optimizer.param_groups]
         return [math.nan if learning_rate is None else float(learning_rate) for learning_rate in learning_rates]
 
     def named_values(self) -> dict[str, float]:
-        """The value of each number that is scheduled, by the names that logs show: see `Bound.named_values`."""
+        """The value of each scheduled hyperparameter, by the names that logs show: see `Bound.named_values`."""
         values = {}
         for bound in self.bound:
             values.update(bound.named_values())
@@ -122,15 +125,15 @@ class Schedulers(LRScheduler):
         return f"{type(self).__name__}({self.bound})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all, in plain values; the tensors of an average are those in use."""
+        """The states of all schedulers, in plain values. The state of an average holds its own tensors, not copies."""
         state: dict[str, Any] = {"schedulers": [bound.state_dict() for bound in self.bound]}
         return state if self.average is None else state | {"average": self.average.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+        """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
-        With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one, and what
-        has no such states is passed over: the trainer, or its user, says where the run is.
+        With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one. A saved
+        object without such states is ignored: the trainer, or its user, sets the position of the run.
         """
         states, saved_average = state_dict.get("schedulers", []), state_dict.get("average")
         pairs = self._match_states(states)
@@ -151,7 +154,7 @@ class Schedulers(LRScheduler):
         self.loaded = bool(states)
 
     def _match_states(self, states: Sequence[Any]) -> list[tuple[Bound, Any]]:
-        """The schedulers, each with the state that it loads: see `load_state_dict`."""
+        """Match each scheduler with the state that it loads: see `load_state_dict`."""
         if self.on_change == "new":
             pairs = []
             for bound in self.bound:
@@ -165,11 +168,10 @@ class Schedulers(LRScheduler):
         return list(zip(self.bound, states))
 
     def begin_at(self, batches: int, **counts: Any) -> None:
-        """Put the clock, if no state has set it, to where the run is: after so many batches.
+        """Set the clock to the position after `batches`, if no state has set it.
 
-        `counts`: the fields of a `Timestamp` that are known; samples and tokens else follow from the clock's rates.
-        Raises `ValueError` where that was not asked for by `on_change="new"`, and where a count that a schedule reads
-        is not known.
+        `counts`: the known fields of a `Timestamp`; otherwise the clock's conversion factors give samples and tokens.
+        Raises `ValueError` without `on_change="new"`, and if a count that a schedule reads is not known.
         """
         if self.loaded or not batches:
             return
@@ -178,14 +180,14 @@ class Schedulers(LRScheduler):
                 f"The run continues after {batches} batches, and its checkpoint has no state of these schedules: pass "
                 f'on_change="new" to continue with them from there.'
             )
-        known = batches, TimeUnit.BATCH  # from which the next count follows
+        known = batches, TimeUnit.BATCH  # gives the next count
         for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
             name = unit.name.lower()
             try:
                 if name not in counts:
                     counts[name] = int(self.clock.horizon.change(*known, unit))
                 known = counts[name], unit
-            except ValueError:  # no rate links them
+            except ValueError:  # no conversion factor links them
                 if unit in self.units:
                     raise
         epoch, batch_in_epoch = divmod(batches, self.clock.dataloader_len or batches + 1)
@@ -195,13 +197,13 @@ class Schedulers(LRScheduler):
 
 
 def check_average(evaluate_averaged: bool, average: Any) -> None:
-    """Raise `ValueError` where an average is to be evaluated, and nothing makes one."""
+    """Raise `ValueError` if an average should be evaluated, and no function makes one."""
     if evaluate_averaged and average is None:
         raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
 
 
 def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
-    """The average that a user's function makes of an optimizer's parameters; None without a function.
+    """Make the average of an optimizer's parameters by the user's function. Return None without a function.
 
     Raises `ValueError` for distributed parameters.
     """
@@ -220,13 +222,13 @@ def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any
 
 
 class CountingSchedulers(Schedulers):
-    """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
+    """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
     fix = ""  # how to give the counts
-    counts: Mapping[str, Any] | None = None  # of the microbatches since the optimizer's last step, if there are any
+    counts: Mapping[str, Any] | None = None  # of the microbatches since the last step of the optimizer
 
     def tick(self, counts: Mapping[str, Any]) -> None:
-        """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
+        """Count a batch. Raises `ValueError` for a missing count, and counts nothing then."""
         horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
@@ -241,7 +243,7 @@ class CountingSchedulers(Schedulers):
         self.counts = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all, and what was counted of the batch that is not complete."""
+        """The states of all schedulers, and the counts of a batch that is not complete."""
         counts = None if self.counts is None else {name: int(count) for name, count in self.counts.items()}
         return super().state_dict() | {"counts": counts}
 
@@ -252,7 +254,7 @@ class CountingSchedulers(Schedulers):
 
 
 def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
-    """What a user's function counts in a batch. Raises `TypeError` where that is not samples and tokens."""
+    """Count a batch by the user's function. Raises `TypeError` if it returns anything but samples and tokens."""
     counts = count(batch)
     if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
         raise TypeError(f"count(batch) returned {counts!r}: let it return {{'samples': ..., 'tokens': ...}}.")
@@ -260,7 +262,7 @@ def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mappin
 
 
 def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of microbatches, and of one more; None where that is the first.
+    """Add the counts of the latest microbatch to `counts`, which is None for the first microbatch.
 
     >>> added({"samples": 8}, {"samples": 4, "tokens": 32})
     {'samples': 12, 'tokens': 32}
@@ -270,12 +272,12 @@ def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> d
 
 
 def warn_of_early_end(clock: Clock, first_batch: Time[Any]) -> None:
-    """Warn where a trainer has ended a run, which began at a batch, before its schedule: by a batch or more."""
+    """Warn if a trainer ended a run before the end of its schedules, by a batch or more."""
     timestamp, length = clock.timestamp, clock.max_duration
     if clock.done or timestamp.batch == first_batch:
         return
     reached: Any = clock.horizon.progress(timestamp) * length.exact
-    if length.exact - reached >= reached / timestamp.batch.value:  # what a batch had on average
+    if length.exact - reached >= reached / timestamp.batch.value:  # the average length of a batch
         warnings.warn(
             f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}: let it "
             f"train for longer, by its max_steps or epochs, or pass the length that it trains as max_duration.",

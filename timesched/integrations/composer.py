@@ -1,7 +1,7 @@
-"""Schedules of any number in the parameter groups, run by the Trainer of MosaicML Composer: `Schedules`, a callback.
+"""Schedules of any hyperparameter, run by the Trainer of MosaicML Composer: `Schedules`, a callback.
 
 `Trainer(schedulers=...)` sets the learning rate of all groups alike. This callback sets everything else: weight decay,
-betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, and runs beside `schedulers=`.
+betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, and runs together with `schedulers=`.
 """
 
 from __future__ import annotations
@@ -27,55 +27,56 @@ from .common import Binding, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
-_SCHEDULER_METHODS = ("step", "state_dict", "load_state_dict")  # what makes an object a scheduler
+_SCHEDULER_METHODS = ("step", "state_dict", "load_state_dict")  # of a scheduler
 
 
 class Schedules(Callback):
-    """A Composer callback that runs schedules on any number of the optimizer's parameter groups.
+    """A Composer callback that runs schedules of any hyperparameter in the optimizer's parameter groups.
 
     Each of `entries` is one of
 
     * a `Binding`: a schedule of this package, a key of the groups, and tags;
-    * a scheduler on the Trainer's optimizer: one of `optim`, or whatever else has `step`, `state_dict` and
+    * a scheduler on the Trainer's optimizer: one of `optim`, or any other object with `step`, `state_dict` and
       `load_state_dict`;
     * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, or a list of them, called when
-      the Trainer is built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class
-      of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
+      the Trainer is built, before it loads a checkpoint. `clock` is the clock of the run, for times such as `"0.1dur"`.
+      A class of `optim` with its other arguments in a `functools.partial` is such a function, and also gets the clock.
 
-    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `samples_per_batch` (of all
-    ranks, or a `BatchSizeSchedule`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
+    `ssr`: the Trainer's `scale_schedule_ratio`, which callbacks cannot read. `samples_per_batch` (of all ranks, or a
+    `BatchSizeSchedule`) and `tokens_per_sample`: the conversion factors of the run, which Composer does not know and a
     `HalfLife("2e9tok")` needs. `log`: log every value after every batch, as `LRMonitor` does, under names such as
-    `weight_decay/head`: see `timesched.binding.Bound`'s `named_values`. `schedulers` are those in use, in the order of
-    the entries; none before the Trainer is built. `average`: a function of the parameters and a clock, such as
-    `functools.partial(optim.WeightAverage, half_life="200Mtok")`, whose average of the weights is stepped after every
-    batch and saved with the callback; with `evaluate_averaged`, the Trainer evaluates it.
+    `weight_decay/head`: see `timesched.binding.Bound`'s `named_values`. `schedulers` are the schedulers in use, in the
+    order of the entries; the list is empty before the Trainer is built. `average`: a function of the parameters and a
+    clock, such as `functools.partial(optim.WeightAverage, half_life="200Mtok")`, whose average of the weights is
+    stepped after every batch and saved with the callback; with `evaluate_averaged`, the Trainer evaluates it.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
-    microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
-    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps continues, as the
-    schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
-    checkpoint before the turn of this one, is made when the run continues.
+    microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length of
+    its own `duration`. `fit(reset_time=True)` resets schedulers that follow the clock. Schedulers that count their own
+    steps continue, as the schedulers of torch do in a Trainer. Another callback may raise an error or save a checkpoint
+    before this callback has stepped. The missed step is then made when the run continues.
 
     A run continues exactly from `load_path` or `autoresume`. A checkpoint of other schedules, which are compared as
-    strings, or of another ratio raises. A scheduler that counts its own steps may be another one that has the saved
-    value at the saved step, as in `timesched.bind`; schedulers of torch are compared by name. The length of the run is
-    not compared. To start anew, load with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has
-    nothing of this callback, Composer warns: what follows the clock then has the value of the loaded time, from the
-    initial values of the new optimizer, and what counts its own steps begins at the first. To resume from a checkpoint,
-    the Trainer has to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
+    strings, or of another ratio raises. A different scheduler that counts its own steps is accepted if it has the saved
+    value at the saved step, as in `timesched.bind`. Schedulers of torch are compared by name, and the length of the run
+    is not compared. To start again without the saved state, load with
+    `load_ignore_keys=["state/callbacks/Schedules"]`. If a checkpoint has no state of this callback, Composer warns.
+    Schedulers that follow the clock then have the value of the loaded time, from the initial values of the new
+    optimizer. Schedulers that count their own steps begin at the first step. To resume from a checkpoint, the Trainer
+    must know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
-    A new Trainer on the same optimizer owns what its callback sets; the callback of the one before raises
-    `ValueError` when it is fitted on.
+    The callback of a new Trainer on the same optimizer controls the keys that it sets. The callback of the previous
+    Trainer raises `ValueError` if that Trainer fits again.
 
-    A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
-    `Trainer(schedulers=...)` cannot be, and keeps its first value for all of the run.
+    A scheduler that follows a `timesched.Clock` is refused, since a Trainer does not tick that clock. The callback
+    cannot refuse one in `Trainer(schedulers=...)`, which keeps its first value for the whole run.
 
-    Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
-    callbacks (a checkpoint has room for one), when two schedules set one number, also one of `schedulers=`, when a
-    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does. The schedules that
-    were made before the one that fails have written their first values then, and own their keys while they live.
-    After the first batch raises `ValueError` where a schedule or the average reads tokens and the Trainer counts none.
+    Raises `TypeError` for other entries. When the Trainer is built or fits, raises `ValueError` for two such callbacks
+    (a checkpoint has room for one), for two schedules of one key, `schedulers=` included, for a checkpoint that was
+    loaded before the length of the run was known, and where `timesched.bind` does. The schedules that were made before
+    the error have written their first values by then, and control their keys while they live. After the first batch,
+    raises `ValueError` if a schedule or the average reads tokens and the Trainer counts no tokens.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -121,19 +122,19 @@ class Schedules(Callback):
         self._reads_tokens = False  # in this fit
 
     def init(self, state: Any, logger: Any) -> None:
-        """Begin with a new Trainer."""
+        """Start with a new Trainer."""
         name = type(self).__qualname__
         if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
             raise ValueError(f"There are two {name} callbacks, and room to save one: pass the entries of both to one.")
         self._reset()
 
     def before_load(self, state: Any, logger: Any) -> None:
-        """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
+        """Make the schedulers on the initial values, unless only `fit` will know the length of the run."""
         if state.max_duration is not None:
             self._make_schedulers(state)
 
     def _make_schedulers(self, state: Any) -> None:
-        (optimizer,) = state.optimizers  # a Trainer has no second one
+        (optimizer,) = state.optimizers  # a Trainer has one optimizer
         clock = _RunClock(state, self.ssr, self._conversion_factors)
         schedulers: list[Any] = []
         for entry in self.entries:
@@ -144,7 +145,7 @@ class Schedules(Callback):
             self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
 
     def after_load(self, state: Any, logger: Any) -> None:
-        """Load what was kept, now that optimizer and time are loaded too."""
+        """Load the state that was kept until the optimizer and the time were loaded."""
         if self._clock is None:
             return
         self._load_average()
@@ -155,11 +156,11 @@ class Schedules(Callback):
         self._refresh_values(state)
 
     def _start_without_state(self, state: Any) -> None:
-        """Begin at the loaded time, from a checkpoint without a state of this callback."""
+        """Start at the loaded time, from a checkpoint without a state of this callback."""
         self._stepped_batches = int(state.timestamp.batch)
         for scheduler in self.schedulers:
             if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
-                # torch's own multiply the rates that they find, which must not be those of the checkpoint
+                # torch's schedulers multiply the present learning rates, which must not come from the checkpoint
                 for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
                     Key("lr").write(group, rate)
 
@@ -184,7 +185,7 @@ class Schedules(Callback):
             self._stepped_batches = saved["batch"]
 
     def _load_average(self) -> None:
-        """Load a state of the average, or begin one anew with the weights that were loaded without it."""
+        """Load the state of the average, or start it again with the loaded weights."""
         if self.average is None:
             return
         self._move_average_clock()
@@ -201,12 +202,12 @@ class Schedules(Callback):
         return f"start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
 
     def _move_average_clock(self) -> None:
-        """Let the clock of the average stand where the Trainer does."""
+        """Set the clock of the average to the position of the Trainer."""
         assert self._clock is not None
         self.average.clock = _make_average_clock(self._clock)
 
     def eval_start(self, state: Any, logger: Any) -> None:
-        """Put the average in place of the weights, if that is what is evaluated."""
+        """Replace the weights by the average, if the average is evaluated."""
         self._average_in_use.close()
         if self.evaluate_averaged and self.average is not None:
             self._average_in_use.enter_context(self.average.swapped(state.model))
@@ -218,7 +219,7 @@ class Schedules(Callback):
     batch_start = predict_start = close = eval_end
 
     def fit_start(self, state: Any, logger: Any) -> None:
-        """Be ready for a run, which may have another length than the one before."""
+        """Prepare for a run, which may be longer or shorter than the previous run."""
         self._average_in_use.close()
         if self._clock is None:
             if self._saved_schedules is not None or state.timestamp.batch > 0:
@@ -228,15 +229,15 @@ class Schedules(Callback):
                 )
             self._make_schedulers(state)
         else:
-            self._check_shared_keys(self.schedulers, state)  # fit() takes schedulers, too
+            self._check_shared_keys(self.schedulers, state)  # fit() also takes schedulers
             self._clock.max_duration = state.max_duration
         self._refresh_values(state)
         readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
         self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
     def _refresh_values(self, state: Any) -> None:
-        """Write the values of now, after the one step that a callback before this one kept from its turn, if it did."""
-        # any other difference is of a time that somebody set
+        """Write the present values, after the one step that an earlier callback may have prevented."""
+        # any other difference comes from a time that the user set
         missed_one_step = int(state.timestamp.batch) - self._stepped_batches == 1
         self._stepped_batches = int(state.timestamp.batch)
         for scheduler in self.schedulers:
@@ -270,12 +271,12 @@ class Schedules(Callback):
     iteration_end = epoch_end
 
     def state_dict(self) -> dict[str, Any]:
-        """What each scheduler is, its own state, and how many batches it has seen, all plain.
+        """The name, the ratio, the state and the number of batches of each scheduler, in plain values.
 
-        It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
+        The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and
         torch.distributed.checkpoint does not look into a tuple.
         """
-        self._average_in_use.close()  # the checkpoint has the model's tensors, which hold the weights from now on
+        self._average_in_use.close()  # the checkpoint has the model's tensors, which hold the weights afterwards
         if self._clock is None:
             return {"schedules": self._saved_schedules}
         batch = self._stepped_batches
@@ -287,16 +288,16 @@ class Schedules(Callback):
         return {"schedules": tuple(states), **average_state}
 
     def _describe_scheduler(self, scheduler: Any) -> dict[str, Any]:
-        """What a scheduler's own state may not say."""
+        """The fields of a scheduler that its own state may not have."""
         return {"name": qualified_name(scheduler), "ssr": self.ssr}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
+        """Keep a state until the optimizer and the time are loaded. Composer loads the callbacks first."""
         self._saved_schedules = state["schedules"]
         self._saved_average = state.get("average")
 
     def _check_shared_keys(self, schedulers: Sequence[Any], state: Any) -> None:
-        """Raise `ValueError` when two schedulers set one key, also one of the Trainer's own."""
+        """Raise `ValueError` if two schedulers set one key of a group, the Trainer's own schedulers included."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
                 scheduler.catch_up()
@@ -310,7 +311,7 @@ class Schedules(Callback):
 
 
 class _RunClock:
-    """The Trainer's State with a ratio, rates, and the length that the run began with, also after `stop_training()`."""
+    """The Trainer's State with a ratio, conversion factors, and the initial length, also after `stop_training()`."""
 
     def __init__(self, state: Any, ssr: float, rates: tuple[Any, ...]) -> None:
         self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
@@ -320,7 +321,7 @@ class _RunClock:
 
 
 def _make_average_clock(run: _RunClock) -> Clock:
-    """A clock of the Trainer's run, as an average wants one."""
+    """Make a clock at the position of the Trainer, for an average."""
     clock = Clock("1ba", process_group=False)  # Composer's counts and seconds are the same on all ranks
     clock.horizon = Horizon.of(run)
     clock.timestamp.load_state_dict(run.timestamp.state_dict())
@@ -328,9 +329,9 @@ def _make_average_clock(run: _RunClock) -> Clock:
 
 
 def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
-    """The schedulers of an entry: itself, a bound schedule, or what a function of (optimizer[, clock]) returns.
+    """The schedulers of an entry: itself, a bound schedule, or the result of a function of (optimizer[, clock]).
 
-    Raises `TypeError` for what is not a scheduler, `ValueError` for one that cannot run in this Trainer.
+    Raises `TypeError` for other objects, and `ValueError` for a scheduler that cannot run in this Trainer.
     """
     if isinstance(entry, Binding):
         return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
@@ -354,7 +355,7 @@ def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequen
 
 
 def _call_entry(function: Any, optimizer: Any, clock: _RunClock) -> Any:
-    """What a function of (optimizer) or (optimizer, clock) returns; an argument `clock` is given by its name."""
+    """Call a function of (optimizer) or (optimizer, clock). It gets an argument `clock` by name."""
     parameters = inspect.signature(function).parameters
     if "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty):
         return function(optimizer, clock=clock)
@@ -367,7 +368,7 @@ def _is_scheduler(thing: Any) -> bool:
 
 
 def _scheduled_keys(scheduler: Any) -> set[tuple[str, int]]:
-    """The numbers that a scheduler writes, as key and group; torch's own write the learning rate of all groups."""
+    """The keys that a scheduler writes, each with its group. torch's schedulers write `lr` in all groups."""
     if isinstance(scheduler, Bound):
         return {(scheduler.key, i) for i in scheduler.indices}
     optimizer = getattr(scheduler, "optimizer", None)

@@ -1,4 +1,4 @@
-"""Schedulers written for Composer on a `Clock`: they are called with its moment and length in Composer's types.
+"""Schedulers written for Composer, on a `Clock`: they get its timestamp and length in Composer's types.
 
 `timesched.binding` imports this module, and Composer with it, only where a class derives from Composer's class.
 """
@@ -14,9 +14,9 @@ from timesched.time.units import TimeUnit
 
 
 def call_on_clock(scheduler: Any, units: set[TimeUnit], clock: Clock, *ratio: float) -> Any:
-    """The value of a scheduler written for Composer at the moment of a clock.
+    """Call a scheduler written for Composer with the state of a clock, and return its value.
 
-    `units`: gets the units of the counters that the scheduler reads. `ratio`: the scale-schedule ratio, unless the
+    `units`: receives the units of the counters that the scheduler reads. `ratio`: the scale-schedule ratio, unless the
     scheduler takes the state alone.
 
     Raises `ValueError` if Composer cannot convert or compare the scheduler's times, or if the length of the run is not
@@ -55,7 +55,7 @@ class ClockState:
 
 
 class ReadTimestamp(Timestamp):
-    """Composer's timestamp, which notes the units in which it is asked or compared."""
+    """Composer's timestamp, which records the units in which it is read or compared."""
 
     units: set[TimeUnit]
 

@@ -1,7 +1,7 @@
 """Schedules for the Trainer of Lightning: `schedule(self, optimizer, ...)`, one line in `configure_optimizers`.
 
-Lightning has no hook between the step of the optimizer and that of the scheduler. So a callback notes what each batch
-is made of when it begins, and the scheduler counts that on its clock when it is stepped, before it writes.
+Lightning has no hook between the step of the optimizer and the step of the scheduler. So a callback notes the counts of
+each batch when it begins. When the scheduler is stepped, it adds these to its clock before it writes.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ def schedule(
     average: Callable[[list[Any], Clock], Any] | None = None,
     evaluate_averaged: bool = False,
 ) -> dict[str, Any]:
-    """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
+    """Return the value for `configure_optimizers`: an optimizer, and schedules of any hyperparameters.
 
-    `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
-    the run, before scaling by `ssr`, at which it ends if the Trainer's steps or epochs have not ended it before, and
-    its `min_steps` and `min_epochs` allow it. None is for the Trainer's own length, in steps of the optimizer. `count`:
-    a function of a batch of this process that returns its numbers, as in `{"samples": 8, "tokens": 512}`. None counts
-    as samples the first dimension of the first tensor, and as tokens all of `input_ids`, padding too.
-    `samples_per_batch`, `tokens_per_sample`: where a schedule mixes units.
+    `entries`: a schedule controls the learning rate, a `Binding` any key, with tags. `max_duration`: the length of the
+    run, before scaling by `ssr`. The run ends there if the Trainer's steps or epochs have not ended it before, and its
+    `min_steps` and `min_epochs` allow it. None is for the Trainer's own length, in steps of the optimizer. `count`: a
+    function of a batch of this process that returns its counts, as in `{"samples": 8, "tokens": 512}`. None counts as
+    samples the first dimension of the first tensor, and as tokens all of `input_ids`, with padding.
+    `samples_per_batch`, `tokens_per_sample`: the conversion factors, where a schedule mixes units.
 
     A batch is one step of the optimizer: of all processes and all accumulated microbatches, whether a gradient scaler
-    skips it or not. Epochs are those of the Trainer, each of its own length. Counts are summed over the processes, and
-    seconds are those of the first. Where several processes share a batch, as with tensor parallelism, let `count`
-    return 0 on all but one of them.
+    skips it or not. Epochs are the Trainer's epochs, each of its own length. Counts are summed over the processes, and
+    the first process measures the seconds. Where several processes share a batch, as with tensor parallelism, let
+    `count` return 0 on all but one of them.
 
     In manual optimization step the scheduler yourself: `self.lr_schedulers().step()`. There a batch is one call of
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
-    each and return the list; the arguments by name are those of the first call, but for `on_change` and those of an
-    average.
+    each optimizer and return the list. Pass arguments by name in the first call only, except `on_change` and the
+    arguments of an average.
 
     `log`: log every value that a batch runs with to the loggers of the Trainer, every `log_every_n_steps`, under names
-    such as `weight_decay/head`; those of a second optimizer end in `-1`.
+    such as `weight_decay/head`. The names of a second optimizer end in `-1`.
 
     `average`: a function of the optimizer's parameters and the clock, such as `functools.partial(optim.WeightAverage,
     half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
     `self.lr_schedulers().average`; with `evaluate_averaged`, the validations of a fit run on it.
 
-    A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
+    A checkpoint of Lightning is enough to resume exactly. `on_change`: how a load treats one of other schedules or of
     another length of the run, as in `timesched.bind`.
 
-    Raises `ValueError` when there is no `max_duration`, and the Trainer has no end, reloads its data loader, or has
-    `max_steps` in manual optimization; and where `timesched.bind` does; when training begins, if `configure_optimizers`
-    did not return this as it is; and for a batch without a count that a schedule reads. Warns when the Trainer's own
-    end comes before that of the schedules, by a batch or more.
+    Raises `ValueError` without `max_duration`, if the Trainer has no end, reloads its data loader, or has `max_steps`
+    in manual optimization. Raises `ValueError` where `timesched.bind` does; when training begins, if
+    `configure_optimizers` returned a changed value; and for a batch without a count that a schedule reads. Warns if the
+    Trainer ends before the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -96,7 +96,7 @@ def schedule(
     }
     defaults = {**dict.fromkeys(options), "ssr": 1.0, "log": True}
     counting_callbacks = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
-    unused = (callback for callback in counting_callbacks if not callback.configs(trainer))  # others: of an earlier fit
+    unused = (callback for callback in counting_callbacks if not callback.configs(trainer))
     counting = next(unused, None)
     if counting is None:
         counting = _CountingCallback(trainer, module, options)
@@ -110,15 +110,15 @@ def schedule(
         if callback not in counting_callbacks and not _is_of_earlier_fit(callback, counting)
     ]
     if evaluate_averaged:
-        # First of all: a Checkpoint callback saves at the end of a validation, and has to find the weights.
+        # The first callback: a Checkpoint callback saves at the end of a validation, and must find the weights.
         other_callbacks.insert(0, _AverageCallback(schedulers.average, counting))
     trainer.callbacks[:] = [*other_callbacks, counting]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
 
 
 def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
-    """The clock of a run of the Trainer."""
-    has_no_loader = trainer.train_dataloader is None  # it is made later than the optimizers
+    """Make the clock of a run of the Trainer."""
+    has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
     if has_no_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(
@@ -130,18 +130,20 @@ def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any
         process_group=trainer.world_size > 1,
     )
     if has_no_loader and trainer.ckpt_path is not None:
-        trainer.fit_loop._combined_loader = None  # made before a checkpoint is read, a loader would not be resumed
+        trainer.fit_loop._combined_loader = (
+            None  # the Trainer does not resume a loader that was made before it reads the checkpoint
+        )
     return clock
 
 
 def _batches_per_epoch(trainer: Any) -> int | None:
-    """The length of an epoch, with the accumulation and the data loader of now."""
+    """The length of an epoch, with the present accumulation and data loader."""
     microbatches = trainer.num_training_batches
     return math.ceil(microbatches / trainer.accumulate_grad_batches) if 0 < microbatches < math.inf else None
 
 
 def _total_steps(trainer: Any, module: LightningModule) -> int:
-    """The Trainer's own length, in steps of the optimizer. Raises `ValueError` where it is not known."""
+    """The Trainer's own length, in steps of the optimizer. Raises `ValueError` if it is not known."""
     steps, microbatches, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
     for callback in trainer.callbacks:
         if isinstance(callback, GradientAccumulationScheduler) and microbatches < math.inf and epochs > 0:
@@ -163,7 +165,7 @@ def _total_steps(trainer: Any, module: LightningModule) -> int:
 
 
 class _CallbackSchedulers(CountingSchedulers):
-    """Schedulers that count what a callback has noted before they write."""
+    """Schedulers that add the counts of a callback to the clock before they write."""
 
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
@@ -175,12 +177,12 @@ class _CallbackSchedulers(CountingSchedulers):
         counting.schedulers.append(self)
 
     def step(self, epoch: int | None = None) -> None:
-        """Count the batch, if no other scheduler has, and write the values of the next one."""
+        """Count the batch, unless another scheduler has, and write the values of the next batch."""
         self.counting.count_batch()
         super().step(epoch)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state; where each epoch has a length of its own, in an epoch of the length that was saved."""
+        """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
         if self.counting.epochs_vary:
             for state in state_dict.get("schedulers", []):
                 self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
@@ -199,19 +201,19 @@ class _CountingCallback(Callback):
         )
         self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
         self.first_batch = self.clock.timestamp.batch  # when training began
-        self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be followed
+        self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
 
     def configs(self, trainer: Any) -> list[Any]:
-        """What the Trainer has of its schedulers: something once it has begun a fit, as `lr_find` does, too."""
+        """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
         return [config for config in trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
 
     def count_batch(self) -> None:
-        """Count the batch that was handed out since the last one was counted, if there is one."""
+        """Count the batch that the data loader returned since the last count, if there is one."""
         if self.schedulers[0].counts is not None:
             self.schedulers[0].tick(self.schedulers[0].counts)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Refuse schedulers that Lightning would not step after each step of the optimizer."""
+        """Check that Lightning steps the schedulers after each step of the optimizer."""
         configs = self.configs(trainer)
         if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
             raise ValueError(
@@ -230,7 +232,7 @@ class _CountingCallback(Callback):
         self._follow_epoch(trainer, 0)
 
     def _follow_epoch(self, trainer: Any, batch_idx: int) -> None:
-        """Stand where the Trainer stands, before a microbatch of an epoch."""
+        """Set the clock to the position of the Trainer, before a microbatch of an epoch."""
         batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
         if batch_in_epoch == 0 and timestamp.batch_in_epoch > 0:  # the last epoch was left early
             timestamp = timestamp.to_next_epoch()
@@ -240,14 +242,14 @@ class _CountingCallback(Callback):
         self.resumed = False
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note what a microbatch is made of, and log what it runs with."""
+        """Note the counts of a microbatch, and log the values that it runs with."""
         if self.manual:
-            self.count_batch()  # the one that a checkpoint was saved in
-        if self.resumed:  # only now Lightning knows where in the epoch it goes on
+            self.count_batch()  # the batch in which a checkpoint was saved
+        if self.resumed:  # Lightning does not know its position in the epoch earlier
             self._follow_epoch(trainer, batch_idx)
         log = self.options["log"] and self.schedulers[0].counts is None  # once for each step of the optimizer
         self.schedulers[0].counts = add_counts(self.schedulers[0].counts, read_counts(self.count, batch))
-        if log and trainer._logger_connector.should_update_logs:  # what `LearningRateMonitor` asks
+        if log and trainer._logger_connector.should_update_logs:  # the condition of `LearningRateMonitor`
             values = {}
             for i, schedulers in enumerate(self.schedulers):
                 suffix = f"-{i}" if i else ""
@@ -256,13 +258,13 @@ class _CountingCallback(Callback):
                 logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
-        """In manual optimization, count a batch also where no scheduler was stepped."""
+        """In manual optimization, count a batch even if no scheduler was stepped."""
         if self.manual:
             self.count_batch()
         self._stop_at_end(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Count an epoch whose length was not known before, or that ends before it."""
+        """Count an epoch whose length was not known, or that ended early."""
         timestamp = self.clock.timestamp
         if trainer.is_last_batch and timestamp.batch_in_epoch > 0:
             self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
@@ -273,39 +275,39 @@ class _CountingCallback(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Warn where the Trainer's own end came before that of the schedules."""
+        """Warn if the Trainer ended before the schedules."""
         if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
             warn_of_early_end(self.clock, self.first_batch)
 
 
 class _AverageCallback(Callback):
-    """Has the validations of a fit run on an average of the weights; `counting` is the callback of that fit."""
+    """Runs the validations of a fit on an average of the weights. `counting` is the callback of that fit."""
 
     def __init__(self, average: Any, counting: _CountingCallback) -> None:
         self.average, self.counting = average, counting
-        self.swapped = ExitStack()  # whose end, if it is in use, puts the weights back
+        self.swapped = ExitStack()  # closing it restores the weights
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Put the average in place, but not in `trainer.validate()`, which may have loaded other weights."""
+        """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
         if trainer.state.fn == TrainerFn.FITTING:
             self.swapped.enter_context(self.average.swapped(pl_module))
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Put the weights back, before anybody saves them."""
+        """Put the weights back, before another callback saves them."""
         self.swapped.close()
 
     def on_exception(self, trainer: Any, pl_module: LightningModule, exception: BaseException) -> None:
-        """The same where a validation failed."""
+        """Put the weights back after a validation that failed."""
         self.swapped.close()
 
 
 def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
-    """Whether a callback would have validations run on the average of an earlier fit of the Trainer."""
+    """Return whether a callback would run validations on the average of an earlier fit of the Trainer."""
     return isinstance(callback, _AverageCallback) and callback.counting is not counting
 
 
 def count_tensors(batch: Any) -> dict[str, int]:
-    """The numbers of a batch as far as its tensors tell them.
+    """Count the samples and tokens of a batch by its tensors.
 
     >>> import torch
     >>> count_tensors({"input_ids": torch.zeros(8, 64), "labels": torch.zeros(8)})

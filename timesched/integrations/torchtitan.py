@@ -1,7 +1,7 @@
 """Schedules in torchtitan: `Schedules.Config(...)`, which is the `lr_scheduler` of its Trainer's config.
 
-torchtitan builds a container of schedulers from that config, steps it after the optimizers, and saves it. It tells the
-container the number of steps, and nothing of a batch: all its batches are of one size, which the config says.
+torchtitan builds a container of schedulers from that config, steps it after the optimizers, and saves it. The container
+learns the number of steps, and nothing about a batch. All batches have the size that the config says.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["Binding", "Schedules"]
 
 
 class _OptimizerSchedulers(Schedulers):
-    """The schedules of one of the optimizers, with what torchtitan logs of it."""
+    """The schedules of one of the optimizers, with the learning rates that torchtitan logs."""
 
     def get_last_host_lrs(self) -> list[float]:
-        """The learning rate of each parameter group; one that is scheduled and lies on a device is not read there."""
+        """The learning rate of each parameter group, without reading scheduled tensors from a device."""
         learning_rates = [group.get("lr", math.nan) for group in self.optimizer.param_groups]
         for bound in self.bound:
             if bound.key == "lr":
@@ -46,25 +46,26 @@ class _OptimizerSchedulers(Schedulers):
 
 
 class Schedules(LRSchedulersContainer):
-    """torchtitan's container of schedulers, for schedules of any number in the parameter groups.
+    """torchtitan's container of schedulers, for schedules of any hyperparameter in the parameter groups.
 
     `Schedules.Config(...)` is the `lr_scheduler` of a `Trainer.Config`, and has these arguments.
 
-    `entries`: one or several. A schedule is of the learning rate; a `Binding` is of any key, with tags. A group has
-    the tags that its `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags
-    select. `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends
-    in any case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and
-    tokens are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which all
-    are but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does not count.
-    `on_change`: what is done with a checkpoint of other schedules or of another length, as in `timesched.bind`.
+    `entries`: one or several. A schedule controls the learning rate, a `Binding` any key, with tags. The tags of a
+    group are in the `optimizer_kwargs` of its `ParamGroupConfig`. All groups that the tags select must have the key.
+    `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends in any
+    case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. They give the
+    counts of samples and tokens, since torchtitan shows the container no batch. Each batch counts as a full batch,
+    which is wrong only for the last batch of a finite dataset. `batches_per_epoch`: for times in epochs, which
+    torchtitan does not count. `on_change`: how a load treats a checkpoint of other schedules or of another length, as
+    in `timesched.bind`.
 
     A batch is one step of the optimizers: of all ranks and all accumulated microbatches. The checkpoint of torchtitan
-    is enough to resume exactly, also on another number of ranks or stages; initial values are those of the config, as
-    with its own schedulers. Seconds are those of the first rank.
+    is enough to resume exactly, also on another number of ranks or stages. The initial values come from the config, as
+    with torchtitan's own schedulers. The first rank measures the seconds.
 
-    Raises, when it is built, `TypeError` for entries that are not schedules; `ValueError` for an argument of
-    torchtitan's own schedule, such as `warmup_steps`, a unit that no rate links to batches, tags that no group has,
-    two schedules of one key, and where `timesched.bind` does.
+    When it is built, raises `TypeError` for entries that are not schedules. Raises `ValueError` for an argument of
+    torchtitan's own schedule, such as `warmup_steps`, and for a unit without a conversion factor to batches. Raises
+    `ValueError` for tags that no group has, for two schedules of one key, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("2e8tok", alpha_f=0.1)
@@ -76,7 +77,7 @@ class Schedules(LRSchedulersContainer):
 
     @dataclass(kw_only=True, slots=True)
     class Config(LRSchedulersContainer.Config):
-        """What `Schedules` is made of."""
+        """The arguments of `Schedules`."""
 
         entries: Annotated[Any, tyro.conf.Suppress] = field(default_factory=list)  # not on the command line
         max_duration: str | None = None
@@ -86,11 +87,11 @@ class Schedules(LRSchedulersContainer):
         on_change: Literal["same", "new"] = "same"
 
         def build(self, *, optimizers: OptimizersContainer, training_steps: int) -> Schedules:
-            """The container, as torchtitan's Trainer makes it."""
+            """Make the container, when torchtitan's Trainer asks for it."""
             return Schedules(optimizers, self, training_steps)
 
         def to_dict(self) -> dict[str, Any]:
-            """As torchtitan writes it to JSON: the entries as text."""
+            """The config as torchtitan writes it to JSON, with the entries as text."""
             shown: dict[str, Any] = LRSchedulersContainer.Config.to_dict(replace(self, entries=[]))
             return shown | {"entries": [repr(entry) for entry in make_list(self.entries)]}
 
@@ -107,7 +108,7 @@ class Schedules(LRSchedulersContainer):
             batches_per_epoch=config.batches_per_epoch,
             samples_per_batch=config.samples_per_batch,
             tokens_per_sample=config.tokens_per_sample,
-            process_group=False,  # the rates are of all ranks
+            process_group=False,  # the conversion factors are for all ranks
         )
         self.on_change = config.on_change
         entries = make_bindings(make_list(config.entries))
@@ -119,12 +120,12 @@ class Schedules(LRSchedulersContainer):
                 self.schedulers.append(_OptimizerSchedulers(optimizer, self.clock, selected, config.on_change))
 
     def _check_entries(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
-        """Raise `ValueError` for units that are not counted, and tags that no group of any optimizer has."""
+        """Raise `ValueError` for units that are not counted, and for tags that no group of any optimizer has."""
         units = {self.clock.max_duration.unit}.union(*(schedule_units(entry.schedule, self.clock) for entry in entries))
         for unit in units - {TimeUnit.SECOND}:
-            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises where no rate links them
+            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
         if TimeUnit.SECOND in units and dist.is_initialized():
-            self.clock.process_group = True  # all ranks have the seconds of the first
+            self.clock.process_group = True  # all ranks use the seconds of the first rank
         groups: list[dict[str, Any]] = []
         for optimizer in optimizers:
             groups += optimizer.param_groups
@@ -133,12 +134,12 @@ class Schedules(LRSchedulersContainer):
                 raise ValueError(f"No parameter group carries the tag {entry.tags!r}: {describe_tags(groups)}.")
 
     def step(self) -> None:
-        """Count a batch, and write the values of the next one."""
+        """Count a batch, and write the values of the next batch."""
         self.clock.tick()
         super().step()
 
     def get_metrics(self) -> dict[str, float]:
-        """What torchtitan logs, the values that a step runs with: `lr/AdamW`, as it names them, and so all others."""
+        """The values that torchtitan logs of a step, all named as it names `lr/AdamW`."""
         metrics: dict[str, float] = super().get_metrics()
         for scheduler in self.schedulers:
             groups, optimizer = scheduler.optimizer.param_groups, type(scheduler.optimizer).__name__
@@ -150,29 +151,29 @@ class Schedules(LRSchedulersContainer):
         return metrics
 
     def begin_at(self, batches: int, **counts: Any) -> None:
-        """Put the clock to where a run is that had other schedulers, after so many batches, before it is continued.
+        """Set the clock to the position of a run that had other schedulers, after `batches`, before it continues.
 
-        Raises `ValueError` where that was not asked for by `on_change="new"`.
+        Raises `ValueError` without `on_change="new"`.
         """
         self.schedulers[0].begin_at(batches, **counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Each schedule as a string, with its value and the clock's counters: the same whatever groups a rank has.
+        """Each schedule as a string, with its value and the clock's counters. The groups of a rank do not change it.
 
-        It is one tuple under one key, whatever the schedules are: a sharded checkpoint is read into what is there
-        before, and torch.distributed.checkpoint does not look into a tuple.
+        The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and
+        torch.distributed.checkpoint does not look into a tuple.
         """
         states: list[dict[str, Any]] = []
         for scheduler in self.schedulers:
             for bound in scheduler.bound:
                 if not any(bound.is_of(state) for state in states):
                     state = bound.state_dict()
-                    state.pop("base", None)  # initial values, of the groups of this rank
+                    state.pop("base", None)  # the initial values of the groups on this rank
                     states.append({**state, "value": state["value"][:1]})
         return {"schedules": tuple(states)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+        """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one.
         """
@@ -196,12 +197,12 @@ class Schedules(LRSchedulersContainer):
 
 
 def _describe_states(states: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The keys and tags that states are of, as text."""
+    """Describe states by their keys and tags."""
     return sorted(f"{state['key']!r} with tags={state['tags']}" for state in states)
 
 
 def _expand_state(bound: Bound, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state with what a scheduler's own groups have in it: their initial values, or the value for each."""
+    """Complete a state for the groups of a scheduler: with their initial values, or with the value for each."""
     if bound.relative:
         return {**state, "base": list(bound.factors)}
     return {**state, "value": state["value"] * len(bound.factors)}

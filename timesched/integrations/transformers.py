@@ -1,7 +1,7 @@
 """Schedules for the Trainer of Hugging Face transformers: `schedule(trainer, ...)`, one line after the Trainer is made.
 
-The Trainer makes its scheduler late, saves nothing of it but `scheduler.state_dict()`, and says nothing of samples.
-Here a `Clock` counts what each step of the optimizer was made of, and the scheduler's state holds the clock's.
+The Trainer makes its scheduler late, saves only its `scheduler.state_dict()`, and does not count samples. This module
+counts the samples and tokens of each step on a `Clock`, and the scheduler's state holds the state of the clock.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def schedule(
     save_at: TimeLike | Iterable[TimeLike] = (),
     save_before: TimeLike | Iterable[TimeLike] = (),
 ) -> None:
-    """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
+    """Have a Trainer run schedules of the learning rate, and of any other hyperparameter in the parameter groups.
 
-    `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
-    the run, before scaling by `ssr`, at which it ends if the Trainer's `max_steps` or epochs have not ended it before;
-    the last step is saved and evaluated as at `max_steps`. None is for the Trainer's own length. `count`: a function of
-    a microbatch of this process that returns its numbers, as in `{"samples": 8}`, which are summed over the processes.
-    None counts the samples that the data loader's batch sampler hands out. `tokens_per_sample`: where a schedule mixes
-    tokens with other units, or where the Trainer does not count tokens, and all samples have as many.
+    `entries`: a schedule controls the learning rate, a `Binding` any key, with tags. `max_duration`: the length of the
+    run, before scaling by `ssr`. The run ends there if the Trainer's `max_steps` or epochs have not ended it before,
+    and the last step is saved and evaluated as at `max_steps`. None is for the Trainer's own length. `count`: a
+    function of a microbatch of this process that returns its counts, as in `{"samples": 8}`, which are summed over the
+    processes. None counts the samples that the data loader's batch sampler returns. `tokens_per_sample`: for samples of
+    equal length, if a schedule mixes tokens with other units, or if the Trainer does not count tokens.
 
     `log`: log every value that a batch ran with where the Trainer logs the learning rate, under names such as
     `weight_decay/head`.
@@ -83,24 +83,24 @@ def schedule(
     means the mark of the first entry that has one.
 
     The size of the next step is not known in tokens that the Trainer counts, and in samples and tokens that `count`
-    returns. There `save_before` saves once: after the first step that ends less than two steps before the time, where a
-    step is as large as the largest so far. It warns where no step ends there.
+    returns. Then `save_before` saves once: after the first step that ends less than two steps before the time, where a
+    step is as large as the largest so far. It warns if no step ends there.
 
-    The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
-    `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
-    ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
-    counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
-    sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no batch sampler, or no
-    length, every batch counts as a full one. Seconds are those of the first rank, with evaluations.
+    The Trainer makes the scheduler when it trains, after the optimizer. It saves the scheduler as `scheduler.pt`, which
+    is enough to resume exactly. `on_change`: how a load treats one of other schedules or of another length of the run,
+    as in `timesched.bind`. `trainer.lr_scheduler.clock` is the clock of the run. A batch is one step of the optimizer:
+    of all ranks and all accumulated microbatches, whether a gradient scaler skips it or not. The Trainer counts tokens
+    with `include_num_input_tokens_seen="all"` or `"non_padding"`. The samples of the dataset count; samples that a
+    sampler repeats to fill the last batch of an epoch do not. If the data loader has no batch sampler, or no length,
+    every batch counts as a full batch. The first rank measures the seconds, with evaluations.
 
-    Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
-    under DeepSpeed, or `ssr` is given without `max_duration`, and for times that cannot be read. When it trains, before
-    its first step: for times in tokens that are not counted, in epochs of a data loader without a length, or in
-    iterations, in schedules, averages, events and the length of the run alike; for two schedules of one key, for a mark
-    that no entry has, for a checkpoint of other schedules, and where `timesched.bind` does. After its first batch:
-    where the Trainer found no tokens to count. Warns when the Trainer's own end comes before that of the schedules, by
-    a batch or more.
+    Raises `TypeError` for entries that are not schedules. Raises `ValueError` if the Trainer has a scheduler already or
+    runs under DeepSpeed, for `ssr` without `max_duration`, and for times that cannot be read. Training raises
+    `ValueError` before its first step for times in tokens that are not counted, in epochs of a data loader without a
+    length, or in iterations. This holds for schedules, averages, events and the length of the run. It also raises for
+    two schedules of one key, for a mark that no entry has, for a checkpoint of other schedules, and where
+    `timesched.bind` does. It raises after its first batch if the Trainer found no tokens to count. Warns if the Trainer
+    ends before the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -149,7 +149,7 @@ def schedule(
 
 
 def _check_trainer(trainer: Any) -> None:
-    """Raise `ValueError` for a Trainer that has a scheduler, or does not step one."""
+    """Raise `ValueError` for a Trainer that has a scheduler already, or does not step its scheduler."""
     scheduler = trainer.lr_scheduler
     callbacks = trainer.callback_handler.callbacks
     if scheduler is not None or any(isinstance(callback, _CountingCallback) for callback in callbacks):
@@ -164,7 +164,7 @@ def _check_trainer(trainer: Any) -> None:
 
 @dataclass(frozen=True)
 class _Options:
-    """What the schedulers of a Trainer are made of, as `schedule` was given it."""
+    """The arguments of `schedule` from which the schedulers of a Trainer are made."""
 
     entries: list[Binding]
     max_duration: Any
@@ -177,12 +177,12 @@ class _Options:
 
 
 class _TrainerClock(Clock):
-    """Continues in the epoch of the Trainer: it counts them from the batches, in their present length."""
+    """A clock that continues in the epoch of the Trainer, which counts epochs by batches, in their present length."""
 
-    skips_data = True  # in an epoch that is resumed; else the Trainer reads all of it again
+    skips_data = True  # in an epoch that is resumed; otherwise the Trainer reads all of it again
 
     def epoch_after(self, batches: int) -> dict[str, int]:
-        """The Trainer's epoch, and its place in the data loader, when it is resumed after so many batches."""
+        """The Trainer's epoch, and its position in the data loader, when it resumes after `batches`."""
         epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
         return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
 
@@ -197,7 +197,7 @@ class _TrainerSchedulers(CountingSchedulers):
     fix = "let schedule(..., count=) return {{'{}': ...}}"
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state; raises `ValueError` as `Schedulers` do."""
+        """Resume from a state. Raises `ValueError` as `Schedulers` do."""
         try:
             super().load_state_dict(state_dict)
         except ValueError as error:
@@ -214,24 +214,24 @@ class _TrainerSchedulers(CountingSchedulers):
 
 @dataclass(frozen=True)
 class _Epoch:
-    """What a data loader hands out in an epoch, to all ranks."""
+    """The batches and samples that a data loader returns in an epoch, to all ranks."""
 
     batches: int | None  # steps of the optimizer; None where the loader has no length
-    samples_per_batch: int  # of a full one
-    samples: int  # of all of them, without those that ranks repeat to fill a batch
+    samples_per_batch: int  # of a full batch
+    samples: int  # of all batches, without samples that ranks repeat to fill a batch
 
     def samples_of(self, batches: int) -> int:
-        """The samples of the first so many batches of a run."""
+        """The samples of the first `batches` batches of a run."""
         epochs, batch_in_epoch = divmod(batches, self.batches or 1)
         return epochs * self.samples + min(batch_in_epoch * self.samples_per_batch, self.samples)
 
 
 def _measure_epoch(loader: Any, trainer: Any) -> _Epoch:
-    """The epoch of a Trainer's data loader: by the loader's own sizes, where it has a batch sampler with a length."""
+    """Measure the epoch of a Trainer's data loader, by the sizes of the loader if its batch sampler has a length."""
     accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
     ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
     batch_sampler = getattr(loader, "batch_sampler", None)
-    inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # which a shard of accelerate's divides among ranks
+    inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # accelerate's shard divides it among ranks
     size = getattr(inner, "batch_size", None) or size
     sampler: Any = getattr(inner, "sampler", None)
     if has_length(sampler) and isinstance(batch_sampler, BatchSamplerShard):
@@ -244,21 +244,21 @@ def _measure_epoch(loader: Any, trainer: Any) -> _Epoch:
     full = len(loader) * microbatch
     if has_length(sampler):
         samples = _count_samples(sampler, loader, trainer, ranks)
-    else:  # those of the dataset, if the loader can have read all of it
+    else:  # the samples of the dataset, if the loader can have read all of it
         samples = trainer.num_examples(loader)
         samples = samples if full - batch < samples else full
     return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
 
 
 def _count_samples(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
-    """The samples that the sampler of a data loader hands out in an epoch, to all ranks."""
+    """Count the samples that the sampler of a data loader returns in an epoch, to all ranks."""
     if isinstance(loader.batch_sampler, BatchSamplerShard):
         return len(sampler)
     if isinstance(sampler, DistributedSampler):
         return int(trainer.num_examples(loader))
     if isinstance(loader, DataLoaderDispatcher):
         return len(sampler)
-    return len(sampler) * ranks  # each of which has a sampler of its own
+    return len(sampler) * ranks  # each rank has its own sampler
 
 
 class _CountingCallback(TrainerCallback):
@@ -266,44 +266,44 @@ class _CountingCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, options: _Options, events: _EventCallback) -> None:
         self.trainer, self.options, self.events = trainer, options, events
-        # The Trainer's own methods, which are called by those that replace them.
+        # The Trainer's own methods, which the methods that replace them call.
         self.trainer_get_train_dataloader = trainer.get_train_dataloader
         self.trainer_log = trainer.log
         self.trainer_get_batch_samples = trainer.get_batch_samples
         self.trainer_evaluate = trainer.evaluate
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
-        self.epoch: Any = None  # an _Epoch of this loader
-        self.units: set[TimeUnit] = set()  # that its schedules, its average, its events and its length read
-        self.schedulers: Any = None  # its schedulers
+        self.epoch: Any = None  # the _Epoch of this loader
+        self.units: set[TimeUnit] = set()  # which schedules, average, events and length read
+        self.schedulers: Any = None  # of this run
         self.tokens = 0  # that the Trainer has counted
-        self.first_batch: Any = None  # the batch
-        self.last_values: dict[str, float] = {}  # the last batch
+        self.first_batch: Any = None  # the batch at which training began
+        self.last_values: dict[str, float] = {}  # with which the last batch ran
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
-        """What the Trainer logs, with all that is scheduled where it logs the learning rate."""
+        """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
         self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
     def get_train_dataloader(self) -> Any:
-        """The Trainer's data loader, which is at hand in no later hook before the scheduler is made."""
+        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it."""
         self.loader = self.trainer_get_train_dataloader()
         return self.loader
 
     def get_batch_samples(self, *arguments: Any, **keywords: Any) -> Any:
-        """The microbatches of a batch, counted by the user's function."""
+        """Return the microbatches of a batch, and count them by the user's function."""
         microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
         for microbatch in microbatches:
             self.schedulers.counts = add_counts(self.schedulers.counts, read_counts(self.options.count, microbatch))
         return microbatches, *rest
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
-        """The Trainer's evaluation, of the average in place of the weights; before the first training there is none."""
+        """Evaluate the average in place of the weights, once the first training has made it."""
         average = getattr(self.trainer.lr_scheduler, "average", None)
         with nullcontext() if average is None else average.swapped(self.trainer.model):
             return self.trainer_evaluate(*arguments, **keywords)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
+        """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
         optimizer = self.trainer.optimizer if optimizer is None else optimizer
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
         self.epoch = _measure_epoch(self.loader, self.trainer)
@@ -323,7 +323,7 @@ class _CountingCallback(TrainerCallback):
         return self.schedulers
 
     def _make_clock(self, num_training_steps: int) -> Clock:
-        """The clock of a run, with the rates of its data loader."""
+        """Make the clock of a run, with the conversion factors of its data loader."""
         length = self.options.max_duration
         clock = _TrainerClock(
             f"{num_training_steps}ba" if length is None else length,
@@ -343,7 +343,7 @@ class _CountingCallback(TrainerCallback):
         return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
 
     def _check_units(self, clock: Clock) -> None:
-        """Raise `ValueError` where a schedule, the average, an event or the length has a unit that is not counted."""
+        """Raise `ValueError` if a schedule, the average, an event or the length has a unit that is not counted."""
         counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
         if TimeUnit.TOKEN in self.units and not counts_tokens:
             raise ValueError(
@@ -362,7 +362,7 @@ class _CountingCallback(TrainerCallback):
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin with the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
+        """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
         self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
         counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
@@ -370,7 +370,7 @@ class _CountingCallback(TrainerCallback):
         self.first_batch = clock.timestamp.batch
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count a batch, after the step of the optimizer and before that of the scheduler."""
+        """Count a batch, between the step of the optimizer and the step of the scheduler."""
         schedulers, clock = self.schedulers, self.schedulers.clock
         self.last_values = schedulers.named_values() if self.options.log else {}
         user_counts = schedulers.counts or {}  # by the function `count`
@@ -385,12 +385,12 @@ class _CountingCallback(TrainerCallback):
                     "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
                     "tokens_per_sample."
                 )
-        if clock.process_group and args.process_index > 0:  # these numbers are of all ranks, and are summed there
+        if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
             counts = dict.fromkeys(counts, 0)
         schedulers.tick(counts | user_counts)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the values of the next batch also where the Trainer skipped the scheduler's step, and end the run."""
+        """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
         if self.trainer.accelerator.optimizer_step_was_skipped:
             self.schedulers.refresh()
         if self.options.max_duration is not None and self.schedulers.clock.done:
@@ -399,13 +399,13 @@ class _CountingCallback(TrainerCallback):
             DefaultFlowCallback().on_step_end(args, end, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Warn where the Trainer's own end came before that of the schedules."""
+        """Warn if the Trainer ended before the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
             warn_of_early_end(self.schedulers.clock, self.first_batch)
 
 
 class _EventCallback(TrainerCallback):
-    """Has the Trainer evaluate and save at times of the run."""
+    """Makes the Trainer evaluate and save at times of the run."""
 
     def __init__(
         self, trainer: Any, evaluate_every: Any, evaluate_at: Any, save_every: Any, save_at: Any, save_before: Any
@@ -455,7 +455,7 @@ class _EventCallback(TrainerCallback):
         return {clock.horizon.locate(time, scale=False)[1] for time in times}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ask for what is due after this batch."""
+        """Request the evaluation and the checkpoint that are due after this batch."""
         clock = self.trainer.lr_scheduler.clock
         if any([*map(clock.every, self.evaluate_every), *map(clock.passed, self.evaluate_at)]):
             control.should_evaluate = True
@@ -465,15 +465,15 @@ class _EventCallback(TrainerCallback):
 
 
 class _LastStep:
-    """The last step of a run at or before a time; where steps are `measured`, one of the last two."""
+    """The last step of a run at or before a time. If steps are `measured`, one of the last two such steps."""
 
     def __init__(self, time: Time[Any], measured: bool) -> None:
         self.time, self.measured = time, measured
-        self.largest: Any = 0  # the most that a step of this run has counted
+        self.largest: Any = 0  # the largest count of a step in this run
         self.is_over = False
 
     def is_due(self, clock: Clock) -> bool:
-        """Whether the clock has just counted this step: true once. Call it after each step."""
+        """Return whether the clock has just counted this step, which is true once. Call it after each step."""
         if not self.measured:
             return clock.before(self.time)
         count, counter = clock.horizon.place(self.time, scale=False)
