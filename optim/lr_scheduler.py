@@ -1,8 +1,8 @@
-"""Learning-rate schedulers in closed form: each sets the learning rate itself, from the number of steps alone.
+"""Absolute-value learning-rate schedulers: each sets the learning rate itself, from the number of steps alone.
 
-The same schedules for the weight decay are in `optim.weight_decay_scheduler`; their arguments are the same, with the
-names of values. Any other hyperparameter takes a schedule of timesched: `timesched.bind(schedule, optimizer, clock,
-key="momentum")`.
+The same schedulers for the weight decay are in `optim.weight_decay_scheduler`. Their arguments are the same, but are
+named after values. For any other hyperparameter, bind a schedule of timesched: `timesched.bind(schedule, optimizer,
+clock, key="momentum")`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ __all__ = [
 class LRScheduler(Scheduler):
     """Sets the learning rate of parameter groups to a value that depends on the number of steps alone.
 
-    A subclass says in `_get_closed_form_lr()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
+    A subclass computes the learning rate in `_get_closed_form_lr()`, from `last_epoch` by operations of torch, and
+    returns a 0-dim tensor.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -94,7 +95,7 @@ class LRScheduler(Scheduler):
             self._check_write_access()
 
     def _stop_for_unused_factor(self) -> None:
-        """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still take the schedule."""
+        """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
         for i, group in () if self.scales or self.refusal else self._groups.indexed_groups:
             if has_learning_rate_factor(group):
                 self.refusal = (
@@ -105,11 +106,11 @@ class LRScheduler(Scheduler):
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)
         if self._has_positional_arguments and hasattr(torch.optim.lr_scheduler, type(self).__name__):
-            with suppress(ValueError):  # of times that do not convert
+            with suppress(ValueError):  # from times that do not convert
                 self._warn_of_counts()
 
     def _warn_of_counts(self) -> None:
-        """Warn of a learning rate that may be a count, given by position as in torch."""
+        """Warn of a learning rate that may be a count, passed by position in torch's order."""
         horizon = Horizon.of(self.clock or Horizon(None))
         times = ["0ba", *(time for _, time in self._schedule.marks(horizon))]
         highest = max(self._schedule.at(time, horizon) for time in times)
@@ -121,14 +122,14 @@ class LRScheduler(Scheduler):
                 stacklevel=4,
             )
 
-    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
+    # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
     def get_lr(self) -> list[Any]:
-        """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
+        """The scheduled learning rate for each parameter group; for a group that is not selected, its present one."""
         return self.get()
 
     def update_last_lr(self) -> None:
-        """Does nothing: `get_last_lr()` itself reads the groups."""
+        """Do nothing: `get_last_lr()` itself reads the groups."""
 
 
 class ConstantLR(LRScheduler):
@@ -139,8 +140,8 @@ class ConstantLR(LRScheduler):
 
     Args:
         learning_rate: the learning rate, finite.
-        total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
-            Default: None.
+        total_iters: the number of steps that it is meant for. A sequence built from a config uses it for its
+            milestones; the value does not depend on it. Default: None.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -159,22 +160,22 @@ class ConstantLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """From one learning rate to another along a power of the share of the steps that is left.
+    """From one learning rate to another, along a power of the remaining fraction of the steps.
 
     Formula:
         T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
         x = min(t / T, 1)
         lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 - x) ** power
 
-    `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
+    `t` counts the steps taken; `T` is the length, or its next multiple with `cycle`.
 
     Args:
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
-        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
+        total_iters: the number of steps from one to the other, 0 or more; 0 starts with the last learning rate.
         power: the exponent, 0 or more; 1 is a straight line. Default: 1.0.
-        cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
-            False.
+        cycle: after `total_iters`, continue as if the length were its next multiple, so that each cycle starts lower.
+            Default: False.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -198,21 +199,21 @@ class PolynomialLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """A straight line from one learning rate to another; the last one from then on.
+    """A straight line from one learning rate to another, which then stays.
 
     Formula:
         T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
         x = min(t / T, 1)
         lr = initial_learning_rate + (end_learning_rate - initial_learning_rate) * x
 
-    `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
+    `t` counts the steps taken; `T` is the length, or its next multiple with `cycle`.
 
     Args:
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
-        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
-            False.
+        total_iters: the number of steps from one to the other, 0 or more; 0 starts with the last learning rate.
+        cycle: after `total_iters`, continue as if the length were its next multiple, so that each cycle starts lower.
+            Default: False.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -235,7 +236,7 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """The initial learning rate, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once.
+    """The initial learning rate, multiplied by `decay_rate` every `total_iters` steps, smoothly or in stairs.
 
     Formula:
         x = floor(t / total_iters) if staircase else t / total_iters
@@ -245,7 +246,7 @@ class ExponentialLR(LRScheduler):
 
     Args:
         initial_learning_rate: the learning rate at step 0, finite.
-        total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
+        total_iters: the number of steps for one multiplication by `decay_rate`, 1 or more.
         decay_rate: the factor, 0 or more.
         staircase: decay at multiples of `total_iters` only. Default: False.
 
@@ -270,18 +271,18 @@ class ExponentialLR(LRScheduler):
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
-    """The initial learning rate over one plus a multiple of a power of the step count.
+    """The initial learning rate, divided by one plus a multiple of a power of the step count.
 
     Formula:
         x = floor(t ** step_exponent / total_iters) if staircase else t ** step_exponent / total_iters
         lr = initial_learning_rate / (1 + decay_rate * x)
 
-    `t` counts the steps taken, in steps also where `total_iters` is a time; `x` is the quotient.
+    `t` counts the steps taken, in steps even if `total_iters` is a time; `x` is the quotient.
 
     Args:
         initial_learning_rate: the learning rate at step 0, finite.
         step_exponent: the exponent of the step count, 0 or more.
-        total_iters: what the power of the step count is divided by, 1 or more.
+        total_iters: the divisor of the power of the step count, 1 or more.
         decay_rate: the factor of the quotient, 0 or more.
         staircase: round the quotient down to a whole number. Default: False.
 
@@ -315,12 +316,12 @@ class InverseSquareRootDecayLR(LRScheduler):
     Formula:
         lr = initial_learning_rate * scale / sqrt(max(t, warmup_steps))
 
-    `t` counts the steps taken, in steps also where `warmup_steps` is a time.
+    `t` counts the steps taken, in steps even if `warmup_steps` is a time.
 
     Args:
-        initial_learning_rate: the learning rate where `scale` and the root are 1, finite. Default: 1.0.
-        scale: a factor, finite; the root of the model's dimension, inverted, in the paper. Default: 1.0.
-        warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more. Default: 1.0.
+        initial_learning_rate: the learning rate if `scale` and the root are 1, finite. Default: 1.0.
+        scale: a factor, finite; in the paper, one over the root of the model's dimension. Default: 1.0.
+        warmup_steps: the number of steps before the learning rate begins to fall, 1 or more. Default: 1.0.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -343,18 +344,18 @@ class InverseSquareRootDecayLR(LRScheduler):
 
 
 class CosineDecayLR(LRScheduler):
-    """The falling half of a cosine from one learning rate to another; the last one from then on.
+    """The falling half of a cosine from one learning rate to another, which then stays.
 
     Formula:
         x = min(t / total_iters, 1)
         lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 + cos(pi * x)) / 2
 
-    `t` counts the steps taken; `x` is the fraction of `total_iters` that is done.
+    `t` counts the steps taken; `x` is the completed fraction of `total_iters`.
 
     Args:
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
-        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
+        total_iters: the number of steps from one to the other, 0 or more; 0 starts with the last learning rate.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -377,7 +378,7 @@ class CosineDecayLR(LRScheduler):
 
 
 class WarmupStableDecayLR(LRScheduler):
-    """A warmup to a learning rate, that learning rate, and a decay over the last steps to another one, which stays.
+    """A warmup to a learning rate, a constant phase, and a decay over the last steps to another learning rate.
 
     Formula:
         p = min(t / warmup_iters, 1) if warmup_iters else 1
@@ -402,20 +403,20 @@ class WarmupStableDecayLR(LRScheduler):
             else c + (b - c) * s
         )
 
-    `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done, `w` and `s`
+    `t` counts the steps taken; `p` and `r` are the completed fractions of the warmup and of the decay, `w` and `s`
     their shapes.
 
     Args:
         learning_rate: the learning rate between the warmup and the decay, finite.
         total_iters: the step at which the decay ends, 0 or more.
         warmup_iters: the number of steps of the warmup, 0 or more; 0 starts at `learning_rate`.
-        decay_iters: the number of steps of the decay, 0 or more; 0 steps to the last learning rate at `total_iters`.
+        decay_iters: the number of steps of the decay, 0 or more; 0 jumps to the last learning rate at `total_iters`.
         initial_learning_rate: the learning rate at step 0 of a warmup, finite. Default: 0.0.
         end_learning_rate: the learning rate at `total_iters` and after it, finite. Default: 0.0.
         warmup: "linear", "cosine", "1-sqrt" or "square". Default: "linear".
         decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
             `learning_rate` and `end_learning_rate` are above 0. Default: "linear".
-        decay_rate: of an exponential decay, above 0; with 1 it is a straight line. Default: 0.5.
+        decay_rate: the base of an exponential decay, above 0; 1 is a straight line. Default: 0.5.
 
     Raises:
         ValueError: the warmup and the decay take longer than `total_iters`.
@@ -448,25 +449,26 @@ class WarmupStableDecayLR(LRScheduler):
 
 
 class SequentialLR(composed.Sequential, LRScheduler):
-    """One scheduler after another: each begins at its milestone, and counts its steps from there.
+    """One scheduler after another: each begins at its milestone, and counts its own steps from there.
 
     Formula:
         i = sum(t >= milestone for milestone in milestones)
         lr = schedulers[i](t - [0, *milestones][i])
 
-    `t` counts the steps taken, `i` the milestones reached; `schedulers[i](s)` is the learning rate of one at its step
-    `s`.
+    `t` counts the steps taken, `i` the milestones reached; `schedulers[i](s)` is the learning rate of scheduler `i` at
+    its step `s`.
 
     Args:
         optimizer: the optimizer that the schedulers were made with.
-        schedulers: one or more schedulers of the same key, whose schedules are taken; they own nothing from then on.
-        milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
-            the same step, the last one does.
+        schedulers: one or more schedulers of the same key. The sequence uses their schedules and controls the key; they
+            may not write any more.
+        milestones: the steps at which the second scheduler and each later scheduler begins, not falling. If several
+            begin at the same step, only the last of them is used.
 
     Raises:
-        ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the milestones fall, or
-            are not one less than the schedulers.
-        TypeError: `schedulers` is not a list of closed-form schedulers.
+        ValueError: the schedulers have different optimizers, keys or groups, or have taken steps; the milestones fall,
+            or their number is not one less than the number of schedulers.
+        TypeError: `schedulers` is not a list of absolute-value schedulers.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -479,7 +481,7 @@ class SequentialLR(composed.Sequential, LRScheduler):
 
 
 class PiecewiseConstantLR(LRScheduler):
-    """One learning rate after another, each from its milestone on.
+    """One learning rate after another, each starting at its milestone.
 
     Formula:
         n = sum(t >= milestone for milestone in milestones)
@@ -489,7 +491,7 @@ class PiecewiseConstantLR(LRScheduler):
 
     Args:
         learning_rates: the learning rates, finite; one more than the milestones.
-        milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
+        milestones: the steps at which the second learning rate and each later one begins, 0 or more, not falling.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -500,7 +502,7 @@ class PiecewiseConstantLR(LRScheduler):
     ... ).values(5)
     [0.1, 0.05, 0.05, 0.01, 0.01]
 
-    Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
+    Source: `PiecewiseConstantDecay` of Keras, whose values hold up to and including their boundary.
     """
 
     def __init__(
@@ -523,7 +525,7 @@ class MultiStepLR(LRScheduler):
     Args:
         initial_learning_rate: the learning rate before the first milestone, finite.
         gamma: the factor, finite.
-        milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
+        milestones: steps, 0 or more, not falling; a repeated milestone multiplies twice.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -554,8 +556,8 @@ class StepLR(LRScheduler):
     `t` counts the steps taken.
 
     Args:
-        initial_learning_rate: the learning rate at first, finite.
-        step_size: the steps from one decay to the next, 1 or more.
+        initial_learning_rate: the learning rate at step 0, finite.
+        step_size: the number of steps from one decay to the next, 1 or more.
         gamma: the factor, finite.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
@@ -614,12 +616,12 @@ class LambdaLR(hooks.Functions, LRScheduler):
     Formula:
         lr = initial_learning_rate * prod(function(t) for function in functions)
 
-    `t` counts the steps taken. `functions` are what `set_lr_lambda()` returns: one or several, `t / 30` and `0.95 ** t`
-    unless a subclass overrides it. A function takes a 0-dim int64 tensor; for a result in double precision it computes
-    with `t.double()`. The product is taken in double precision.
+    `t` counts the steps taken. The method `set_lr_lambda()` returns the `functions`, one or several. A subclass
+    overrides it; the default functions are `t / 30` and `0.95 ** t`. A function takes a 0-dim int64 tensor. For a
+    result in double precision it computes with `t.double()`. The product is computed in double precision.
 
     Args:
-        initial_learning_rate: what the product of the functions is multiplied by, finite.
+        initial_learning_rate: the factor of the product, finite.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -643,19 +645,19 @@ class LambdaLR(hooks.Functions, LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before.
+    """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the previous one.
 
     Formula:
         i = max(n for n in range(t + 1) if sum(T_0 * T_mult ** k for k in range(n)) <= t)
         x = (t - sum(T_0 * T_mult ** k for k in range(i))) / (T_0 * T_mult ** i)
         lr = eta_min + (initial_learning_rate - eta_min) * (1 + cos(pi * x)) / 2
 
-    `t` counts the steps taken, and `i` the cycles that are over; `x` is the fraction of the present one that is done.
+    `t` counts the steps taken, and `i` the completed cycles; `x` is the completed fraction of the present cycle.
 
     Args:
         initial_learning_rate: the learning rate at the start of each cycle, finite.
-        T_0: the steps of the first cycle, 1 or more.
-        T_mult: the growth of the cycles, 1 or at least 1.1. Default: 1.
+        T_0: the number of steps of the first cycle, 1 or more.
+        T_mult: the growth factor of the cycles, 1 or at least 1.1. Default: 1.
         eta_min: the learning rate towards which each cycle falls, finite. Default: 0.0.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
@@ -710,7 +712,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
 
 
 class ChainedLR(composed.Chained, LRScheduler):
-    """The first of several schedulers, times the ratio of each other one to its own first learning rate.
+    """The first of several schedulers, times the ratio of each other scheduler to its own first learning rate.
 
     Formula:
         lr = schedulers[0](t) * prod(s(t) / s(0) for s in schedulers[1:])
@@ -718,13 +720,13 @@ class ChainedLR(composed.Chained, LRScheduler):
     `t` counts the steps taken; `s(t)` is the learning rate of a scheduler `s` at step `t`.
 
     Args:
-        schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
-            nothing from then on.
+        schedulers: one or more schedulers of the same optimizer and key. The chain uses their schedules and controls
+            the key; they may not write any more.
 
     Raises:
-        ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps; one but the first
-            starts at 0.
-        TypeError: `schedulers` is not a list of closed-form schedulers.
+        ValueError: the schedulers have different optimizers, keys or groups, or have taken steps; a scheduler after the
+            first starts at 0.
+        TypeError: `schedulers` is not a list of absolute-value schedulers.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -739,7 +741,7 @@ class ChainedLR(composed.Chained, LRScheduler):
 
 
 class CyclicLR(hooks.ScaleFunction, LRScheduler):
-    """Straight lines from the base learning rate up to the highest one and down again, over and over.
+    """Straight lines from the base learning rate up to the highest learning rate and down again, over and over.
 
     Formula:
         down = step_size_down or step_size_up
@@ -749,19 +751,19 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         scale = {"triangular": 1, "triangular2": 0.5 ** n, "exp_range": gamma ** t}[mode]
         lr = base_lr + (max_lr - base_lr) * height * scale
 
-    `t` counts the steps taken, `n` the cycles that are over, `u` the steps of the present one; `scale` is what the
-    height of the present cycle is multiplied by. A subclass may return another function in `set_scale_fn()`.
+    `t` counts the steps taken, `n` the completed cycles, `u` the steps of the present cycle; `scale` is the factor of
+    the height of the present cycle. A subclass may return its own function in `set_scale_fn()`.
 
     Args:
-        base_lr: the lowest learning rate, and the one at step 0, finite.
+        base_lr: the lowest learning rate, also at step 0, finite.
         max_lr: the highest learning rate of the first cycle, finite.
-        step_size_up: the steps up, 1 or more. Default: 2000.
-        step_size_down: the steps down, 1 or more; None for as many as up. Default: None.
-        mode: "triangular": all cycles have one height; "triangular2": each has half the height of the one before;
-            "exp_range": the height is multiplied by a power of `gamma`. Default: "triangular".
+        step_size_up: the number of steps up, 1 or more. Default: 2000.
+        step_size_down: the number of steps down, 1 or more; None for as many as up. Default: None.
+        mode: "triangular": all cycles have the same height; "triangular2": each cycle has half the height of the
+            previous cycle; "exp_range": the height is multiplied by a power of `gamma`. Default: "triangular".
         gamma: the base of "exp_range", 0 or more. Default: 1.0.
-        scale_mode: what the function of a subclass's `set_scale_fn()` takes: the number of the "cycle", from 1 on, or
-            that of "iterations", from 0 on. The modes take no notice of it. Default: "cycle".
+        scale_mode: the argument of the function that a subclass's `set_scale_fn()` returns: the number of the "cycle",
+            counted from 1, or the number of "iterations", counted from 0. The modes ignore it. Default: "cycle".
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -787,7 +789,7 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to the highest learning rate, then down to the lowest one at the last step, which stays.
+    """Up to the highest learning rate, then down to the lowest learning rate at the last step, which stays.
 
     Formula:
         peak = pct_start * total_steps - 1
@@ -799,17 +801,18 @@ class OneCycleLR(LRScheduler):
         b = max_lr if u <= peak else initial_learning_rate if u <= m else low
         lr = b + (a - b) * ((1 + cos(pi * x)) / 2 if anneal_strategy == "cos" else 1 - x)
 
-    `t` counts the steps taken. Each phase goes from `a` to `b`, and `x` is the fraction of it that is done: up until
-    step `peak`; with `three_phase` as fast down again until step `m`; then to `low` at the last step.
+    `t` counts the steps taken. Each phase goes from `a` to `b`, and `x` is its completed fraction. The phases are: up
+    until step `peak`; with `three_phase`, down again as fast until step `m`; then to `low` at the last step.
 
     Args:
-        initial_learning_rate: the learning rate at step 0, finite; with torch, the highest one over `div_factor`. Where
-            `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
+        initial_learning_rate: the learning rate at step 0, finite; in torch, `max_lr / div_factor`. If
+            `pct_start * total_steps` is below 1, step 0 is already on the way down, as in torch.
         max_lr: the highest learning rate, finite.
-        total_steps: the number of steps, 1 or more; the last has the index `total_steps - 1`. Default: 1000.
-        pct_start: the share of the steps that goes up, from 0 to 1, or to 0.5 with three phases. Default: 0.3.
-        final_div_factor: the initial learning rate over the last one, more than 0. Default: 10,000.
-        three_phase: come down to the initial learning rate as fast as up, and then to the last one. Default: False.
+        total_steps: the number of steps, 1 or more; the last step has the index `total_steps - 1`. Default: 1000.
+        pct_start: the fraction of the steps on the way up, from 0 to 1, or to 0.5 with three phases. Default: 0.3.
+        final_div_factor: the ratio of the initial to the last learning rate, more than 0. Default: 10,000.
+        three_phase: come down to the initial learning rate as fast as up, and then to the last learning rate. Default:
+            False.
         anneal_strategy: "cos" or "linear", the shape of each phase. Default: "cos".
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
@@ -836,21 +839,21 @@ class OneCycleLR(LRScheduler):
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):
-    """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
+    """A scheduler, times the factor of each group: its `adjust_learning_rate`, else its `adjust_val`, else 1.
 
     Formula:
         lr = scheduler(t) * factor
 
-    `t` counts the steps taken, `scheduler(t)` is the learning rate of the scheduler there, `factor` that of the group.
+    `t` counts the steps taken; `scheduler(t)` is the learning rate of the scheduler at step `t`, and `factor` is the
+    factor of the group.
 
     Args:
         optimizer: the optimizer that the scheduler was made with.
-        scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
+        scheduler: the scheduler to scale. Its schedule is used, and it may not write any more.
 
     Raises:
-        ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
-            steps.
-        TypeError: `scheduler` is not a closed-form scheduler.
+        ValueError: a factor is not a finite number; the scheduler has a different optimizer or key, or has taken steps.
+        TypeError: `scheduler` is not an absolute-value scheduler.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 

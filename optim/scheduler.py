@@ -1,6 +1,8 @@
-"""The base of schedulers in closed form, for any key of a parameter group: a subclass names it in `param_group_key`.
+"""The base of absolute-value schedulers, for any key of a parameter group. A subclass names it in `param_group_key`.
 
-For a schedule that there is already, `timesched.bind(schedule, optimizer, clock, key=...)` takes any key, too.
+An absolute-value scheduler computes the value itself from the number of steps ("closed form" in torch's words), instead
+of a multiplier. To schedule any key with a schedule that exists already, use
+`timesched.bind(schedule, optimizer, clock, key=...)`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
 __all__ = ["Scheduler"]
 
-# The methods of the reference suite's steps: they stay callable, and `step()` calls none of them.
+# The methods of a step in the reference suite. They can be called, but `step()` calls none of them.
 STEP_METHODS = (
     "increment_last_epoch",
     "get",
@@ -38,37 +40,37 @@ STEP_METHODS = (
     "update_last_value",
     "update_last_lr",
 )
-OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define them
+OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 COMMON_ARGUMENTS = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
-# The attributes that do not say which schedule it is.
+# The attributes that are not arguments of the schedule.
 _RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *COMMON_ARGUMENTS))
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     """Sets one key of an optimizer's parameter groups to a value that depends on the number of steps alone.
 
-    A subclass names the key and says in `_get_closed_form()` what the value is: a 0-dim tensor, from `last_epoch`, by
-    operations of torch. The first value is written at construction, the next ones by `step()`: into the tensor that a
-    group holds, in place, or in place of its number. Where both are to step in one graph, call the optimizer's
-    `hold_tensors()` before. Nothing is patched onto the optimizer.
+    A subclass names the key. Its method `_get_closed_form()` computes the value from `last_epoch` by operations of
+    torch, and returns a 0-dim tensor. The first value is written at construction, the next values by `step()`: into the
+    tensor of a group, in place, or in place of its number. If scheduler and optimizer step in one graph, call the
+    optimizer's `hold_tensors()` before. Nothing is patched onto the optimizer.
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
-            Default: None.
-        last_epoch: the index of the last step before this one. Default: -1, which starts at 0.
-        param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
-            without tags. Default: None.
+        total_iters: the number of steps that the schedule is meant for. It is kept as an attribute, which the method of
+            a subclass may read. Default: None.
+        last_epoch: the index of the previous step. Default: -1, which starts at 0.
+        param_group_tags: which groups: None for all groups, a tag or several for the groups that have one of them,
+            `[None]` for the groups without tags. Default: None.
         clock: a `timesched.Clock` or another state, such as Composer's `State`, whose counters are followed instead of
             the calls of `step()`; counts may then be times, such as "0.1dur" or "2e9tok". Default: None.
-        on_change: what a load does with the state of another schedule or run whose value is another one: "same" (the
+        on_change: what a load does with the state of a different schedule or run whose value differs: "same" (the
             default) raises, "new" continues with this schedule.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags;
             a group lacks the key.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock; where a subclass is defined:
-            it overrides a method of a step, which is not called.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock. In the definition of a
+            subclass: it overrides a method that `step()` does not call.
 
     >>> class Beta(Scheduler):
     ...     param_group_key = "betas[0]"
@@ -81,13 +83,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     """
 
     relative = False
-    param_group_key: ClassVar[str] = ""  # the key, in the words of the API
-    hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
-    argument_names: ClassVar[Mapping[str, str]] = {}  # where they are not those of the fields of a closed form
-    _has_positional_arguments: bool = False  # arguments besides the optimizer
-    scales: int = 0  # how often a group's own factor multiplies the value
+    param_group_key: ClassVar[str] = ""  # the key, as the Cerebras API names it
+    hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass computes the value
+    argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
+    _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
+    scales: int = 0  # how often the learning-rate factor of a group multiplies the value
 
-    if TYPE_CHECKING:  # the arguments of a class are attributes of their names
+    if TYPE_CHECKING:  # the arguments of a class are attributes with their names
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -102,7 +104,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
 
     def __new__(cls, /, *positional: Any, **named: Any) -> Self:
-        check_argument_names(cls, named)  # before the constructor does, without a hint
+        check_argument_names(cls, named)  # before the constructor raises, without a hint
         scheduler = super().__new__(cls)
         scheduler._has_positional_arguments = len(positional) > 1
         return scheduler
@@ -132,7 +134,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
         steps = require_count(last_epoch, name, minimum=-1) + 1
-        self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
+        self.optimizer, self.clock, self._count = optimizer, clock, steps  # a closed form may read these
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
             on_change=on_change,
@@ -141,7 +143,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _construct(
         self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Any, clock: Any, on_change: str
     ) -> None:
-        """What all public classes construct alike: the arguments of the closed form, as read, become attributes."""
+        """The common part of all public constructors. The arguments of the closed form become attributes."""
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)
             vars(self)[name] = getattr(closed_form, field.name)
@@ -153,14 +155,14 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         )  # fmt: skip
 
     def _add_functions(self, closed_form: Any) -> Any:
-        """The closed form, with the functions that a user's class defines for it: see closed_form/hooks.py."""
+        """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
         return closed_form
 
     def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
         return learning_rate_factor(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
 
-    # The closed form: `Bound` evaluates the one that the constructor was given. A user's class may define its own in
-    # the method that `hook` names, where `super()` has the given one, if there is one.
+    # The closed form. `Bound` evaluates the closed form that the constructor got. A user's subclass may override the
+    # method that `hook` names. There `super()` evaluates the closed form of the constructor, if there is one.
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
@@ -170,7 +172,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return as_tensor(function((self.last_epoch,)))
 
     def _has_own_hook(self) -> bool:
-        """Whether a user's class defines the closed form."""
+        """Whether a user's subclass computes the value in the method that `hook` names."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
     @property
@@ -183,7 +185,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             Bound._make_function(self)
 
     def at_step(self, count: Any) -> Tensor:
-        """What a user's class defines, at a step, which is its `last_epoch` meanwhile."""
+        """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
         count_before, self._count = self._count, as_step(count)
         try:
             value: Tensor = getattr(self, self.hook)()
@@ -204,9 +206,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return self.at_step(steps if clock is None else int(read_counter(clock.timestamp, TimeUnit.BATCH)))
 
     def values(self, n: int) -> list[float]:
-        """The values at the steps 0 to n - 1, without the factors of groups; nothing is changed.
+        """The values at the steps 0 to n - 1, without the factors of groups. Nothing is changed.
 
-        With a clock, at its batches.
+        With a clock, at batches 0 to n - 1.
         """
         horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
         function = resolve_in_unit(TimeUnit.BATCH, horizon, self.schedule.resolve)
@@ -239,7 +241,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     last_epoch: Any = property(
         _read_last_epoch,
         _set_last_epoch,
-        doc="The steps taken, as a 0-dim int64 tensor of its own; in a closed form, the step that it is asked for.",
+        doc="The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute.",
     )
 
     def _raise_for_torch_sequential(self) -> None:
@@ -248,14 +250,14 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
         )
 
-    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
+    # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
     def increment_last_epoch(self) -> None:
         """Count a step."""
         self._advance()
 
     def update_groups(self, values: Iterable[Any]) -> None:
-        """Write a list with one value for each parameter group; those that are not selected are passed over."""
+        """Write a list with one value for each parameter group. Groups that are not selected are skipped."""
         self.catch_up()
         groups, values = self.optimizer.param_groups, list(values)
         if len(values) != len(groups):
@@ -265,7 +267,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             self._key.write(groups[i], values[i])
 
     def update_last_value(self) -> None:
-        """Does nothing: `get_last_value()` itself reads the groups."""
+        """Do nothing: `get_last_value()` itself reads the groups."""
 
 
 def _describe_argument(value: Any) -> str:

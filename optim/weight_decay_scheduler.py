@@ -1,4 +1,4 @@
-"""Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, whose arguments say `val` here.
+"""Absolute-value weight-decay schedulers. As in `optim.lr_scheduler`, but learning rates are named `val` here.
 
 >>> import torch
 >>> optimizer = torch.optim.SGD(
@@ -48,7 +48,8 @@ __all__ = [
 class WeightDecayScheduler(Scheduler):
     """Sets the weight decay of parameter groups to a value that depends on the number of steps alone.
 
-    A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
+    A subclass computes the weight decay in `_get_closed_form_wd()`, from `last_epoch` by operations of torch, and
+    returns a 0-dim tensor.
 
     Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
@@ -71,14 +72,14 @@ class WeightDecayScheduler(Scheduler):
     def _has_own_hook(self) -> bool:
         return type(self)._get_closed_form_wd is not WeightDecayScheduler._get_closed_form_wd
 
-    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
+    # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
     def get_wd(self) -> list[Any]:
-        """The weight decay of this moment for each parameter group; the present one where a group is not selected."""
+        """The scheduled weight decay for each parameter group; for a group that is not selected, its present one."""
         return self.get()
 
     def get_last_wd(self) -> list[Any]:
-        """The weight decay in each parameter group; a tensor is a copy."""
+        """The weight decay in each parameter group. Tensors are copies."""
         return self.get_last_value()
 
 

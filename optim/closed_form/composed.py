@@ -1,6 +1,6 @@
-"""Schedulers that are made of schedulers: they take their schedules, and own the key from then on.
+"""Schedulers that are made of other schedulers: they use the schedules of their children, and control the key.
 
-Each class is a base of the one for the learning rate and of the one for the weight decay.
+Each class is the base of a learning-rate scheduler and of a weight-decay scheduler.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Chained(Scheduler):
 
 
 class ScaledPerGroup(Scheduler):
-    """Another scheduler, times a factor of each group."""
+    """A scheduler, times the factor of each group."""
 
     def __init__(
         self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
@@ -75,16 +75,16 @@ class ScaledPerGroup(Scheduler):
 
 
 def _first_optimizer(schedulers: Any) -> Any:
-    """The optimizer of the first scheduler; None where there is none, which the other checks then refuse."""
+    """The optimizer of the first scheduler; None if there is none, which `_check_children` then rejects."""
     return getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
 
 
 def _resolve_tags_and_clock(
     parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any
 ) -> tuple[Any, Any]:
-    """The tags and the clock of a parent: those given to it, else those of its children.
+    """The tags and the clock of a parent: its arguments, or else the tags and the clock of its children.
 
-    Raises `TypeError` for what is no scheduler of optim, and `ValueError` for children that do not go together.
+    Raises `TypeError` for a child that is not a scheduler of optim, and `ValueError` for children that do not match.
     """
     _check_children(parent, optimizer, schedulers)
     name = type(parent).__name__
@@ -102,7 +102,7 @@ def _resolve_tags_and_clock(
 
 
 def _check_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
-    """Raise an error unless they are new schedulers of the key and the optimizer of their parent."""
+    """Raise an error unless the children are new schedulers with the key and the optimizer of their parent."""
     name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:
         raise TypeError(f"{name}: schedulers={schedulers!r}: pass a list of one scheduler or more.")

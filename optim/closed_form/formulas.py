@@ -1,7 +1,7 @@
-"""The closed forms that the schedulers of optim follow, one class each.
+"""The schedules of the absolute-value schedulers, one class for each formula.
 
-A closed form is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times.
-What its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
+A `ClosedForm` is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times.
+The scheduler of the same name in optim/lr_scheduler.py documents the fields.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from timesched.schedulers.decay import check_phases_fit
 from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
-Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
+Steps = int | float | str | Time[Any]  # a count as an argument: a number of steps, or a time; it is kept as int or Time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedForm(Schedule):
     """A schedule of values over steps.
 
-    `scheduler`: the scheduler that it is made for, whose class and names of arguments stand in error messages.
+    `scheduler`: the scheduler that it is made for. Error messages have its class and the names of its arguments.
     """
 
     scheduler: InitVar[Any] = field(default=None, kw_only=True)
@@ -47,26 +47,26 @@ class ClosedForm(Schedule):
         self.check(class_name)
 
     def arguments(self) -> list[Field[Any]]:
-        """The fields that a user gives: those that are read and checked."""
+        """The fields that are arguments of the user, which are read and checked."""
         return [argument for argument in fields(self) if "read" in argument.metadata]
 
     def check(self, class_name: str) -> None:
-        """Raise `TimeError`, which begins with a name, where fields contradict each other."""
+        """Raise `TimeError`, which begins with the name of the class, if fields contradict each other."""
 
 
 # Counts: as times, as functions of the counters, and as tensors
 
 
 def as_time(steps: Any) -> Time[Any]:
-    """A count as a time: a number counts steps, which are batches."""
+    """A count as a time. A number counts steps, which are batches."""
     return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
 
 
 def step_counts(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """How many steps are done, as a function of the counts, and how many are done at the time `end`.
+    """The number of completed steps as a function of the counts, and the number of steps at the time `end`.
 
-    For what depends on the number of steps and not on a fraction: batches of the unstretched run, counted on the
-    counter of `end`.
+    A formula that depends on the number of steps, and not on a fraction, uses it. The steps are batches of the run
+    before the scale-schedule ratio, counted on the counter of `end`.
     """
     mark = frame.mark(end)
     step = frame.length(as_time(1), mark.unit)
@@ -75,7 +75,7 @@ def step_counts(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
 
 
 def remaining_share(period: Period) -> Resolved:
-    """The share that is left until the next multiple of a period."""
+    """The remaining fraction of the steps until the next multiple of a period."""
     done, complete = period.done, period.complete
     return lambda counts: remaining_fraction(done(counts), complete(counts))
 
@@ -97,7 +97,7 @@ def as_tensor(number: Any) -> Tensor:
     return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
 
 
-# The closed forms
+# The formulas
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,7 +122,7 @@ class Between(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomial(Between):
-    """From one value to another along a power of the share of the steps that is left."""
+    """From one value to another, along a power of the remaining fraction of the steps."""
 
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
@@ -174,7 +174,7 @@ class Exponential(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InverseExponentialTimeDecay(ClosedForm):
-    """The initial value over one plus a multiple of a power of the step count."""
+    """The initial value, divided by one plus a multiple of a power of the step count."""
 
     initial_val: float = number()
     step_exponent: float = number(least=0)
@@ -190,7 +190,7 @@ class InverseExponentialTimeDecay(ClosedForm):
         """The power of the step count over `total_iters`, rounded down with `staircase`."""
         end, power = as_time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
-        if power == 1.0 and self.staircase:  # exact in counts, whatever their unit; so is the next one
+        if power == 1.0 and self.staircase:  # exact in counts of any unit, as is the next case
             return lambda counts: ops.to_double(complete(counts))
         if power == 1.0:
             return lambda counts: done(counts, limit=False)
@@ -224,7 +224,7 @@ class CosineDecay(Between):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WarmupStableDecay(ClosedForm):
-    """Up to a value, constant, and down to the last value."""
+    """A warmup to a value, a constant phase, and a decay to the last value."""
 
     val: float = number()
     total_iters: Steps = count()
@@ -252,7 +252,7 @@ class WarmupStableDecay(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PiecewiseConstant(ClosedForm):
-    """One value after another, each from its milestone on."""
+    """One value after another, each starting at its milestone."""
 
     vals: Sequence[float] = numbers()
     milestones: Sequence[Steps] = counts()
@@ -282,7 +282,7 @@ class MultiStep(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Step(ClosedForm):
-    """The initial value times `gamma` for each `step_size` that is complete."""
+    """The initial value times `gamma` for each completed `step_size`."""
 
     initial_val: float = number()
     step_size: Steps = count(least=1)
@@ -308,7 +308,7 @@ class CosineAnnealing(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWarmRestarts(ClosedForm):
-    """Falling halves of a cosine, each longer than the one before."""
+    """Falling halves of a cosine, each longer than the previous one."""
 
     initial_val: float = number()
     T_0: Steps = count(least=1)
@@ -344,7 +344,7 @@ class Cyclic(ClosedForm):
         return shapes.triangles(cycles, peak, base=self.base_val, top=self.max_val, scale=scale, shrinks=shrinks)
 
     def _scale(self, frame: Frame, complete: Resolved) -> Resolved:
-        """What the height of a cycle is multiplied by, where `complete` ones are over."""
+        """The factor of the height of a cycle. `complete` counts the completed cycles."""
         function, gamma = self.scale_fn, self.gamma
         if function is None and self.mode == "triangular":
             return lambda counts: 1.0
@@ -353,7 +353,7 @@ class Cyclic(ClosedForm):
         if function is not None and self.scale_mode == "cycle":
             return lambda counts: function(as_tensor(complete(counts) + 1))
         steps, _ = step_counts(frame, as_time(self.step_size_up))
-        if function is None:  # "exp_range", by steps: a factor for each cycle would be another number
+        if function is None:  # "exp_range" depends on the steps: a factor for each cycle would differ
             return lambda counts: decay(steps(counts), gamma)
         return lambda counts: function(as_tensor(steps(counts)))
 
@@ -383,7 +383,7 @@ class OneCycle(ClosedForm):
         value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
         if peak != 0 or peak == end.count:
             return value
-        # the way up is step 0 alone, where it starts
+        # the way up is step 0 alone, with the initial value
         return lambda counts: ops.where(counts[total.index] == 0, self.initial_val, value(counts))
 
 
@@ -423,7 +423,7 @@ class Lambda(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(ClosedForm):
-    """The first of several schedules, times the ratio of each other one to its own first value."""
+    """The first of several schedules, times the ratio of each other schedule to its own first value."""
 
     schedules: Sequence[Schedule]
 
@@ -449,7 +449,7 @@ class Chain(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """What a user's class of schedulers defines, as a function of the step."""
+    """The function of the step that a user's subclass of a scheduler defines."""
 
     function: Callable[[Any], Any]
 

@@ -1,4 +1,4 @@
-"""What a subclass may define in the classes that have functions in their closed form, as in the Cerebras API."""
+"""The schedulers in which a subclass may define functions of the step, as in the Cerebras API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = Callable[[Tensor], Any]
 
 
 class Functions(Scheduler):
-    """A scheduler by functions of the step tensor."""
+    """A scheduler that multiplies functions of the step tensor."""
 
     def set_lr_lambda(self) -> Function | Sequence[Function]:
         """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
@@ -32,7 +32,7 @@ class Functions(Scheduler):
 
 
 class Coefficient(Functions):
-    """A scheduler by one factor for each step; or, in a subclass, by functions of the step."""
+    """A scheduler that multiplies by a coefficient in each step, or in a subclass, by functions of the step."""
 
     coefficient: float
 
@@ -47,7 +47,7 @@ class Coefficient(Functions):
 
 
 class ScaleFunction(Scheduler):
-    """A cyclic scheduler, whose heights a subclass may scale by a function of its own."""
+    """A cyclic scheduler. A subclass may scale the heights by its own function."""
 
     mode: str
     gamma: float
@@ -55,7 +55,7 @@ class ScaleFunction(Scheduler):
     def set_scale_fn(self) -> Function:
         """The factor of the height, as a function of the number of the cycle or of iterations: see `scale_mode`.
 
-        Here that of `mode`, which takes the cycle, and of "exp_range" the iterations.
+        The default is the function of `mode`. It takes the number of the cycle, or for "exp_range" of iterations.
         """
         gamma, mode = self.gamma, self.mode
         return lambda x: {"triangular": 1.0, "triangular2": 0.5 ** (x - 1), "exp_range": gamma**x}[mode]
