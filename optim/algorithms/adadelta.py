@@ -40,7 +40,7 @@ class Adadelta(RuleOptimizer):
         eps: added under the roots, at least 0.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 

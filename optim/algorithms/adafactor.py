@@ -40,8 +40,8 @@ class Adafactor(RuleOptimizer):
 
     where θ is a parameter of shape S, g its gradient, RMS the root mean square, `lr` the learning rate,
     (ε1, ε2) is `eps`, d is `clip_threshold`, c is `decay_rate`, β1 is `beta1`, and λ is `weight_decay`. Of more than
-    two dimensions, the last two are the matrix. R are the averages of its rows, C those of its columns, and
-    outer(R, C) is the matrix of their products.
+    two dimensions, the last two are the matrix. R are the averages of its rows, C the averages of its
+    columns, and outer(R, C) is the matrix of their products.
 
     State of a parameter of shape S, in float32 at least:
         step: (), t = 0
@@ -53,22 +53,22 @@ class Adafactor(RuleOptimizer):
     Args:
         params: real parameters or groups.
         lr: learning rate, at least 0; None with `relative_step`. No default; torch's default: 0.01.
-        eps: added to the squared gradient, and the least size of a parameter that counts; each at least 0.
+        eps: added to the squared gradient, and the smallest size of a parameter that counts; each at least 0.
             Default: (1e-30, 1e-3); torch's default: (None, 1e-3).
         clip_threshold: the largest root mean square of an update, above 0.
         decay_rate: power of the step count in the decay rate of the second moment, at most 0.
         beta1: decay rate of a first moment, in [0, 1); None keeps none.
-        weight_decay: the parameter shrinks by the rate times this; at least 0.
-        scale_parameter: multiply the rate by the parameter's root mean square.
-        relative_step: take the smaller of 0.01 and one over the root of the step count as the rate.
+        weight_decay: the parameter shrinks by the learning rate times this; at least 0.
+        scale_parameter: multiply the learning rate by the parameter's root mean square.
+        relative_step: use the smaller of 0.01 and one over the root of the step count as the learning rate.
         warmup_init: with `relative_step`, begin at a millionth for each step instead of 0.01.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
-        ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
-            is; there is `warmup_init` without `relative_step`.
+        ValueError, TypeError: a hyperparameter breaks its rule; both `lr` and `relative_step` are set, or neither of
+            them; `warmup_init` is set without `relative_step`.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -169,35 +169,35 @@ class Adafactor(RuleOptimizer):
         # Parameters of one shape are updated together, in stacks: tensors whose first dimension counts them.
         for indices in indices_by_shape(p, alone=placement is not None, on_cpu=SMALL):
             shape = placement.full[indices[0]].shape if placement else p[indices[0]].shape
-            if p[indices[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
+            if p[indices[0]].numel() == 0 and placement is None:  # a rank without a shard still takes part in the sums
                 continue
             stacks = {name: _stacked(xs, indices, shape) for name, xs in columns.items()}
             factors = {name: _stacked_factor(c, indices) for name, c in f.items()}
             _update_stacks(h, factors, stacks, shape, placement)
             for name, stack in stacks.items():
                 to = [columns[name][i] for i in indices]
-                if name != "g" and (len(to) > 1 or to[0].dtype.itemsize < 4):  # else the stack is a view
+                if name != "g" and (len(to) > 1 or to[0].dtype.itemsize < 4):  # otherwise the stack is a view
                     copy_(to, list(stack.view(-1, *to[0].shape).to(to[0].dtype).unbind()))
 
 
 def _stacked(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
-    """The stack of some tensors, in float32 at least: of a single one in float32 or float64, a view."""
+    """The stack of some tensors, in float32 at least. For a single tensor in float32 or float64, it is a view."""
     stack = torch.stack([xs[i] for i in indices]) if len(indices) > 1 else xs[indices[0]].unsqueeze(0)
     stack = stack if shape else stack.unsqueeze(1)  # norms need a dimension of elements
     return stack.float() if stack.dtype.itemsize < 4 else stack
 
 
 def _stacked_factor(c: Any, indices: list[int]) -> Any:
-    """A factor for a stack: those of its parameters in one tensor, if each has its own."""
+    """A factor for a stack. If each parameter has its own factor, they are joined in one tensor."""
     return torch.stack([c[i] for i in indices]) if isinstance(c, list) else c
 
 
 def _update_stacks(
     h: Factors, f: Factors, stacks: dict[str, Tensor], shape: torch.Size, placement: Placement | None
 ) -> None:
-    """Update the stacks of parameters and states. `shape` is that of each full parameter."""
+    """Update the stacks of parameters and states. `shape` is the shape of each full parameter."""
     p, g = stacks["p"], stacks["g"]
-    last = len(shape) - 1  # the dimension of a row's elements; that of a column's is the one before
+    last = len(shape) - 1  # the dimension of a row's elements; a column's elements are in the previous dimension
     square = g.square().add_(f["eps1"])
     if "exp_avg_sq" in stacks:
         v = stacks["exp_avg_sq"]
@@ -207,7 +207,7 @@ def _update_stacks(
         row_placement, of_columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
         _average(row_placement, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
         _average(of_columns, _mean(square, -2, last - 1, shape, placement), f["one_minus_beta2"])
-        # The roots of the two factors of V, one after the other: V itself is never made.
+        # The roots of the two factors of V, one after the other: V itself is never computed.
         row_scales = (row_placement / _mean(row_placement, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
         u = (g * of_columns.rsqrt().unsqueeze(-2)).mul_(row_scales.unsqueeze(-1))
     alpha = _for_elements(f["rho"], p)
@@ -223,7 +223,7 @@ def _update_stacks(
 
 
 def _for_elements(c: Any, stack: Tensor) -> Any:
-    """A factor with the dimensions of a stack, so that each parameter's own multiplies its elements."""
+    """A factor with the dimensions of a stack, so that each parameter's factor multiplies its elements."""
     return c.reshape(-1, *[1] * (stack.dim() - 1)) if isinstance(c, Tensor) else c
 
 
@@ -244,7 +244,7 @@ def _mean(x: Tensor, dim: int, full_dim: int, shape: torch.Size, placement: Plac
 
 
 def _root_mean_square(x: Tensor, shape: torch.Size, placement: Placement | None) -> Tensor:
-    """That of each full parameter in a stack, with the dimensions of the stack."""
+    """The root mean square of each full parameter in a stack, with the dimensions of the stack."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
     if placement is not None:
         norm = sum_over_ranks(norm.square(), placement).sqrt()

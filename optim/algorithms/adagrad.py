@@ -37,12 +37,12 @@ class Adagrad(RuleOptimizer):
     Args:
         params: parameters or groups.
         lr: learning rate, at least 0.
-        lr_decay: the rate is divided by 1 + (step - 1) * lr_decay; at least 0.
+        lr_decay: the learning rate is divided by 1 + (step - 1) * lr_decay; at least 0.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
-        initial_accumulator_value: what `sum` begins with, at least 0.
+        initial_accumulator_value: the first value of `sum`, at least 0.
         eps: added to the root, at least 0. Default: 1e-6; torch's default: 1e-10.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 

@@ -17,7 +17,7 @@ from ..step.work import Factors
 
 
 class AdamBase(RuleOptimizer):
-    """What `Adam` and `AdamW` share: steps along the first moment, over the root of the second.
+    """The base class of `Adam` and `AdamW`: steps along the first moment, over the root of the second.
 
         g = -g                                      if maximize
         g = g + λ*θ                                 if not decoupled_weight_decay
@@ -49,7 +49,7 @@ class AdamBase(RuleOptimizer):
         amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237).
         maximize: ascend.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -64,7 +64,7 @@ class AdamBase(RuleOptimizer):
     >>> round(weight.item(), 4)
     0.5
 
-    Sources: those of `Adam` and `AdamW`.
+    Sources: see `Adam` and `AdamW`.
     """
 
     hyper = rule_table(
@@ -97,11 +97,11 @@ class AdamBase(RuleOptimizer):
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
-        # The bias corrections are folded into the step size and eps. With root = sqrt(1 - beta2**t), so that
-        # sqrt(v_hat) = sqrt(v) / root, the paper's form and the one computed here are the same:
+        # The bias corrections are folded into the step size and eps. Let root = sqrt(1 - beta2**t). Then
+        # sqrt(v_hat) = sqrt(v) / root, and the paper's form equals the form that is computed here:
         #     p -= lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
         #     p -= (lr * root / (1 - beta1**t)) * m / (sqrt(v) + eps * root)
-        # The second takes two numbers for each parameter, the first two more passes over the moments.
+        # The second form needs two numbers for each parameter. The first form needs two more passes over the moments.
         correct = h["correct_bias"]
         root = (1 - beta2**t) ** 0.5 if correct else 1.0
         return {
@@ -163,7 +163,7 @@ class Adam(AdamBase):
         maximize: ascend. Default: False.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient. Default:
             False.
-        enable_global_step: without effect, as `step` is there anyway. Default: False.
+        enable_global_step: no effect, since `step` always exists. Default: False.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -199,7 +199,7 @@ class Adam(AdamBase):
 
 
 class AdamW(AdamBase):
-    """AdamW: Adam whose weight decay shrinks the parameter itself.
+    """AdamW: Adam with decoupled weight decay.
 
         g = -g                                      if maximize
         θ = θ - α*λ*θ                               if not cautious_weight_decay
@@ -221,7 +221,7 @@ class AdamW(AdamBase):
         exp_avg_sq: S, v = 0
         max_exp_avg_sq: S, v_max = 0, if amsgrad
 
-    State dicts of Hugging Face's former AdamW load, too.
+    You can also load state dicts of Hugging Face's former AdamW.
 
     Args:
         params: parameters or groups.
@@ -232,9 +232,9 @@ class AdamW(AdamBase):
         correct_bias: whether the moments are divided by one minus the power of their decay rate. Default: True.
         amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237). Default: False.
         maximize: ascend. Default: False.
-        cautious_weight_decay: whether only those elements decay that the first moment does not move away from 0
+        cautious_weight_decay: whether an element decays only if the first moment does not move it away from 0
             (https://arxiv.org/abs/2510.12402). Default: False.
-        enable_global_step: without effect, as `step` is there anyway. Default: False.
+        enable_global_step: no effect, since `step` always exists. Default: False.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -249,8 +249,8 @@ class AdamW(AdamBase):
     >>> round(weight.item(), 4)
     0.45
 
-    Source: https://arxiv.org/abs/1711.05101, algorithm 2, where the weight decay is multiplied by the schedule alone;
-    here, as in torch, by all of the learning rate.
+    Source: https://arxiv.org/abs/1711.05101, algorithm 2, where only the schedule multiplies the weight decay;
+    here, as in torch, the whole learning rate does.
     """
 
     hyper = rule_table(AdamBase.hyper, cautious_weight_decay=SWITCH)

@@ -40,7 +40,7 @@ class Adamax(RuleOptimizer):
         eps: added to the size of the gradient, at least 0. Default: 1e-6; torch's default: 1e-8.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 

@@ -28,8 +28,8 @@ class ASGD(RuleOptimizer):
         η = γ / (1 + λ*γ*t)**α
         μ = 1 / max(1, t - t0)
 
-    where θ is a parameter, g its gradient, a the average of the parameter, γ is `lr`, λ is `lambd`, α is `alpha`, and
-    w is `weight_decay`; `t0` is the argument. η and μ are those of the next step.
+    where θ is a parameter, g its gradient, and a the average of the parameter. γ is `lr`, λ is `lambd`, α is `alpha`,
+    w is `weight_decay`, and `t0` is the argument. η and μ are the values for the next step.
 
     State of a parameter of shape S:
         step: (), t = 0
@@ -39,13 +39,13 @@ class ASGD(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: learning rate, at least 0; a change acts one step late, since `eta` is computed ahead.
-        lambd: decay of the parameter, and of the rate.
-        alpha: power of the rate's decay.
-        t0: the count from which on there is averaging.
+        lr: learning rate, at least 0. A change takes effect one step late, since `eta` is computed ahead.
+        lambd: decay of the parameter, and of the learning rate.
+        alpha: power of the learning rate's decay.
+        t0: the step count at which averaging starts.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -60,7 +60,7 @@ class ASGD(RuleOptimizer):
     >>> round(weight.item(), 4)
     0.5
 
-    Source: https://doi.org/10.1137/0330046; the decays are those of torch.
+    Source: https://doi.org/10.1137/0330046; the decays follow torch.
     """
 
     hyper = rule_table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
@@ -89,19 +89,19 @@ class ASGD(RuleOptimizer):
         return ("ax",)
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        # XLA, a lazy device, keeps equal numbers in one buffer: each parameter needs one of its own from the first
-        # step on, as the second step, after which their etas are apart, would otherwise be another graph.
+        # XLA, a lazy device, keeps equal numbers in one buffer. After the second step the etas differ. Each parameter
+        # gets its own buffer at the first step; otherwise the second step would be a different graph.
         state = super().parameter_state(p, group)
         return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         mu, t = s["mu"], s[STEP]
-        eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
+        eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
         since = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
         s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))
-        # The decay and the penalty's gradient act alike, so they are one weight decay:
+        # The decay and the penalty's gradient have the same effect, so they are combined into one weight decay:
         #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
         #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
         both = h["lambd"] + h["weight_decay"]

@@ -15,11 +15,11 @@ from ..step.common_steps import moment_factors, root_plus_eps, update_moments
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
 
-LARGEST_NORM = 10.0  # a parameter's norm counts up to this
+LARGEST_NORM = 10.0  # the upper limit of a parameter's norm in the trust ratio
 
 
 class Lamb(RuleOptimizer):
-    """LAMB: Adam's direction, as long as the parameter; without bias correction.
+    """LAMB: Adam's direction, scaled to the norm of the parameter; without bias correction.
 
         m = β1*m + (1 - β1)*g
         v = β2*v + (1 - β2)*g*g
@@ -41,8 +41,8 @@ class Lamb(RuleOptimizer):
         lr: learning rate, at least 0.
         betas: decay rates of the two moments, each in [0, 1).
         eps: added to the root of the second moment, at least 0.
-        weight_decay: how much of the parameter is added to the direction, at least 0.
-        adam: leave the length of the direction as it is.
+        weight_decay: the share of the parameter that is added to the direction, at least 0.
+        adam: do not scale the direction.
         enable_global_step: keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
@@ -115,6 +115,6 @@ class Lamb(RuleOptimizer):
 
 
 def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:
-    """The norms of tensors as one tensor; of distributed tensors, those of the full ones."""
+    """The norms of tensors, in one tensor. For distributed tensors, they are the norms of the full tensors."""
     shard_norms = torch.stack(norms(xs))
     return shard_norms if placement is None else sum_over_ranks(shard_norms.square(), placement).sqrt()

@@ -30,9 +30,9 @@ class Lion(RuleOptimizer):
     Args:
         params: parameters or groups.
         lr: learning rate, at least 0.
-        betas: how much of the average counts in the direction, and how much of it is kept; each in [0, 1).
+        betas: the share of the average in the direction, and the share that is kept; each in [0, 1).
         weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
-        cautious_weight_decay: only those elements decay that the step does not move away from 0
+        cautious_weight_decay: an element decays only if the step does not move it away from 0
             (https://arxiv.org/abs/2510.12402).
         enable_global_step: keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16

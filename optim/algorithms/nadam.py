@@ -49,7 +49,7 @@ class NAdam(RuleOptimizer):
         momentum_decay: how fast the momentum rises to `betas[0]`, at least 0.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -102,7 +102,7 @@ class NAdam(RuleOptimizer):
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = round_as_state(s["mu_product"] * round_as_state(mu))  # as torch rounds it
-        root = (1 - beta2**t) ** 0.5  # corrects the second moment; in the step sizes and eps, as in Adam
+        root = (1 - beta2**t) ** 0.5  # corrects the second moment, in the step sizes and eps, as in Adam
         return {
             **moment_factors(h),
             "eps": h["eps"] * root,

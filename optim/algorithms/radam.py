@@ -18,7 +18,7 @@ from ..step.work import Factors
 
 
 class RAdam(RuleOptimizer):
-    """RAdam: Adam that adapts only once its second moment is worth something.
+    """RAdam: Adam that adapts only when its second moment is reliable.
 
         g = -g                                      if maximize
         g = g + λ*θ                                 if not decoupled_weight_decay
@@ -49,7 +49,7 @@ class RAdam(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -64,7 +64,7 @@ class RAdam(RuleOptimizer):
     >>> round(weight.item(), 4)
     0.5
 
-    Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts from ρ > 4 on; 5 and ε are torch's.
+    Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts if ρ > 4; the threshold 5 and ε follow torch.
     """
 
     hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
@@ -96,12 +96,12 @@ class RAdam(RuleOptimizer):
         rho_inf = 2 / (1 - beta2) - 1
         rho = rho_inf - 2 * t * beta2**t / bias_correction2
         adapts = rho > 5
-        # Where rho is too small to adapt, any number above 4 serves, as the result is not used.
+        # Where rho is too small to adapt, any number above 4 works, since the result is not used.
         safe = where(adapts, rho, 6.0 + 0.0 * rho)
         rectified = (safe - 4) * (safe - 2) * rho_inf / (safe * abs((rho_inf - 4) * (rho_inf - 2)))
         minus_step_size = -lr / (1 - beta1**t)
-        # Both cases of the rule at once, one of them with 0, as a graph cannot branch on rho. The correction of the
-        # second moment is folded into the step size (not into eps, which torch adds to the root of v itself):
+        # Both cases of the rule are computed, one of them with 0, since a graph cannot branch on rho. The correction of
+        # the second moment is folded into the step size. It is not folded into eps, which torch adds to the root of v:
         #     p -= (lr / (1 - beta1**t)) * m                                    where rho <= 5
         #     p -= (lr / (1 - beta1**t)) * r * sqrt(1 - beta2**t) * m / (sqrt(v) + eps)    elsewhere
         return {

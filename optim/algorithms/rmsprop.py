@@ -42,10 +42,10 @@ class RMSprop(RuleOptimizer):
         alpha: decay rate of the average square, in [0, 1].
         eps: added to the root, at least 0.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
-        momentum: how much of the buffer is kept, at least 0; 0 means no buffer.
+        momentum: the share of the buffer that is kept, at least 0. With 0 there is no buffer.
         centered: divide by the estimated deviation instead of the root of the square.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 

@@ -40,12 +40,12 @@ class Rprop(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: the step size at a parameter's first step, at least 0; later values have no effect. Default: 0.001; torch's
+        lr: the step size at a parameter's first step, at least 0. Later values have no effect. Default: 0.001; torch's
             default: 0.01.
         etas: factors of the step size where the sign turned, in (0, 1), and where it stayed, above 1.
         step_sizes: the smallest and the largest step size.
         maximize: ascend.
-        enable_global_step: without effect, as `step` is there anyway.
+        enable_global_step: no effect, since `step` always exists.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -61,7 +61,7 @@ class Rprop(RuleOptimizer):
     >>> round(weight.item(), 4)
     0.45
 
-    Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which takes no step back.
+    Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which does not take back steps.
     """
 
     hyper = rule_table(
@@ -92,13 +92,13 @@ class Rprop(RuleOptimizer):
         size = torch.zeros_like(p)
         lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():
-            part = local_shard(size, size)  # a DTensor is not filled with a tensor
+            part = local_shard(size, size)  # a DTensor cannot be filled with a tensor
             (torch.view_as_real(part) if p.is_complex() else part).fill_(lr)
         return {**super().parameter_state(p, group), "step_size": size}
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
-        first = s[STEP] == 1  # the step sizes begin with the rate of the first step
+        first = s[STEP] == 1  # the step sizes start with the learning rate of the first step
         (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
         return {
             "eta_minus": eta_minus,
@@ -121,7 +121,7 @@ class Rprop(RuleOptimizer):
         copy_(prev, g)
         for x, signs in zip(prev, agreement):
             x.masked_fill_(signs < 0, 0)
-        # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
+        # A clamped line through the three cases replaces a choice by the sign of agreement:
         #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
         #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
         # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.

@@ -41,12 +41,12 @@ class SGD(RuleOptimizer):
     Args:
         params: parameters or groups.
         lr: learning rate, at least 0. No default; torch's default: 0.001.
-        momentum: how much of the buffer is kept, at least 0; 0 means no buffer.
-        dampening: how much of a gradient is kept out of the buffer.
+        momentum: the share of the buffer that is kept, at least 0. With 0 there is no buffer.
+        dampening: the share of a gradient that does not enter the buffer.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         nesterov: look ahead; needs momentum above 0 and no dampening.
         maximize: ascend.
-        enable_global_step: keep the state `step` in any case.
+        enable_global_step: always keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
@@ -105,7 +105,7 @@ class SGD(RuleOptimizer):
             state["momentum_buffer"] = torch.zeros_like(p)
             state.setdefault(STEP, 0)
         if STEP in self.needed_states(group, p):
-            state.setdefault(STEP, 1)  # torch's buffer is there since the first step
+            state.setdefault(STEP, 1)  # torch's buffer exists after the first step
         return state
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Hyperparameter rules: what values a hyperparameter accepts, checked wherever a parameter group comes from."""
+"""Hyperparameter rules: the values that a hyperparameter accepts, checked wherever a parameter group comes from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Number:
 
     @property
     def requirement(self) -> str:
-        """What a value must be, and one that is, for messages."""
+        """The requirement for a value, with an example, for messages."""
         kind = "a whole number" if self.integer else "a finite number"
         bounds = []
         if self.low > -math.inf:
@@ -38,7 +38,7 @@ class Number:
         return f"it must be {kind}; pass {self.example!r}, say."
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `ValueError` (or `TypeError` for what is no number) unless the value keeps the rule."""
+        """Raise `ValueError` if the value breaks the rule, or `TypeError` if it is not a number."""
         if value is None and self.optional:
             return
         number: Any = value
@@ -67,7 +67,7 @@ class Number:
         return self.low
 
     def held_value(self, value: Any, device: torch.device) -> Any:
-        """The value after hold_tensors(): a tensor in place of a number that may change."""
+        """The value after `hold_tensors()`: a tensor in place of a number that may change."""
         fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
         if fixed or value is None or isinstance(value, Tensor):
             return value
@@ -79,7 +79,7 @@ class NumberTuple:
     """A tuple or list with one number for each of the given rules."""
 
     rules: tuple[Number, ...]
-    ordered: bool = False  # none below the one before it
+    ordered: bool = False  # no number is below the previous one
 
     def check(self, name: str, value: Any) -> None:
         fix = f"pass a tuple of {len(self.rules)} numbers."
@@ -100,10 +100,10 @@ class NumberTuple:
 
 
 class FixedRule:
-    """What rules share whose values no schedule changes."""
+    """The common part of rules for values that no schedule changes."""
 
     def held_value(self, value: Any, device: torch.device) -> Any:
-        """The value after hold_tensors(): the same."""
+        """The value after `hold_tensors()`: unchanged."""
         return value
 
 
@@ -121,7 +121,7 @@ class Choice(FixedRule):
 
 
 class Rule(Protocol):
-    """What values a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
+    """The values that a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
 
     def check(self, name: str, value: Any) -> None: ...
 
@@ -129,12 +129,12 @@ class Rule(Protocol):
 
 
 def rule_table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
-    """Rules by the names of hyperparameters, the common ones first."""
+    """Rules by the names of hyperparameters. The common rules come first."""
     return {**(common or {}), **rules}
 
 
-# The hyperparameters of the optimizers here. A key of a group that is one of them, and none of its own algorithm's,
-# belongs to another algorithm.
+# The hyperparameters of the optimizers here. If a group has one of these keys and its own algorithm does not know the
+# key, the key belongs to another algorithm.
 _NAMES = """
     adam adjust_lr_fn algorithm alpha amsgrad beta1 beta2 betas cautious_weight_decay centered clip_threshold
     correct_bias dampening decay_rate decoupled_weight_decay eps etas flatten initial_accumulator_value lambd lr
@@ -152,14 +152,14 @@ SWITCH = Choice()
 def hyperparameter_tensor(value: float, device: torch.device) -> Tensor:
     """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
 
-    It is made on the host and then moved: XLA would take a scalar that is made there for a constant.
+    The tensor is created on the host and then moved, since XLA treats a scalar created on the device as a constant.
     """
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
     return torch.tensor(value, dtype=dtype, device="cpu").to(device)
 
 
 def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str) -> None:
-    """Check all hyperparameters of a group; the error begins with `where`."""
+    """Check all hyperparameters of a group. An error begins with `where`."""
     for name, rule in rules.items():
         if name in group:
             try:
@@ -183,5 +183,5 @@ def read_tags(tags: Any, where: str) -> set[Any]:
 
 
 def is_switched_off(value: Any) -> bool:
-    """Whether a hyperparameter is the number 0, so that the state it needs is not kept; a tensor may change."""
+    """Whether a hyperparameter is the number 0, so that its state is not kept. A tensor may change later."""
     return not isinstance(value, Tensor) and value == 0

@@ -11,10 +11,10 @@ STEP = "step"  # the state that counts the steps of a parameter
 
 
 def scalar_state(p: Tensor, value: Any = 0.0) -> Tensor:
-    """A number as torch's optimizers keep their step counts: a 0-dim tensor on the device of its parameter.
+    """A number in the form of torch's step counts: a 0-dim tensor on the device of its parameter.
 
-    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: XLA, a lazy
-    device, would take a scalar that is made there for a constant.
+    It is in float32, or in float64 where float64 is torch's default dtype. The tensor is created on the host and then
+    moved: XLA, a lazy device, treats a scalar created on the device as a constant.
     """
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     if p.is_meta:

@@ -1,6 +1,6 @@
-"""Distributed tensors (DTensor): what the execution and the update rules do with them.
+"""Distributed tensors (DTensor): the operations that the execution and the update rules need.
 
-torch's module for them is imported only where there is one, as it takes a third of the time that torch itself takes.
+torch's module for them is imported only where a program has one: the import takes a third as long as torch's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DTENSOR_CLASSES: tuple[type, ...] = ()  # the class DTensor, once there is one
 
 
 class FullTensor(NamedTuple):
-    """The layout of a tensor of which each rank has a shard."""
+    """The layout of a full tensor. Each rank has a shard of it."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -31,7 +31,7 @@ class Placement(NamedTuple):
 
 
 def notice_dtensor(x: Any) -> None:
-    """Know distributed tensors from now on, if `x` is one. To be called with whatever comes from outside."""
+    """If `x` is a distributed tensor, remember their class. Call this with every tensor that a user passes."""
     global DTENSOR_CLASSES  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
     if not DTENSOR_CLASSES and type(x) is not Parameter and type(x) is not Tensor and hasattr(x, "placements"):
         from torch.distributed.tensor import DTensor
@@ -43,18 +43,18 @@ def notice_dtensor(x: Any) -> None:
 
 
 def distribution(x: Any) -> tuple[Any, Any] | None:
-    """The mesh and the placements of a distributed tensor, None for any other."""
+    """The mesh and the placements of a distributed tensor; None for any other tensor."""
     return (x.device_mesh, x.placements) if isinstance(x, DTENSOR_CLASSES) else None  # type: ignore[attr-defined]  # DTensor
 
 
 def make_placement(params: Sequence[Any]) -> Placement | None:
-    """How these parameters, which are all distributed alike, are distributed; None where they are not."""
+    """The placement of parameters that are all distributed alike; None if they are not distributed."""
     placed = distribution(params[0])
     return None if placed is None else Placement(*placed, [FullTensor(p.shape, p.stride()) for p in params])
 
 
 def shard_dim(placement: Any) -> int | None:
-    """The dimension of a tensor that is split, None if none is.
+    """The dimension of a tensor that is split; None if no dimension is.
 
     (A strided shard of torch 2.13 does not call itself a shard.)
     """
@@ -68,7 +68,7 @@ def splitting_mesh_dims(placement: Placement) -> list[int]:
 
 
 def shard_shape_and_offsets(p: Any) -> tuple[Any, Any]:
-    """The shape of the shard of `p` that this rank holds, and where it begins in each dimension of the full tensor."""
+    """The shape of this rank's shard of `p`, and the index in the full tensor at which it begins in each dimension."""
     placed = distribution(p)
     if placed is None:
         return p.shape, [0] * p.dim()
@@ -81,10 +81,10 @@ def shard_shape_and_offsets(p: Any) -> tuple[Any, Any]:
 
 
 def local_shard(x: Any, p: Any) -> Tensor:
-    """The shard of `x` that this rank holds, distributed as the parameter `p` is."""
+    """This rank's shard of `x`, distributed like the parameter `p`."""
     if distribution(x) is None:
         return x  # type: ignore[no-any-return]  # then it is a tensor
-    if x.placements != p.placements:  # a gradient that is yet to be summed up
+    if x.placements != p.placements:  # a gradient that is not summed up yet
         x = x.redistribute(placements=p.placements)
     return x.to_local()  # type: ignore[no-any-return]  # DTensor's methods are untyped
 
@@ -95,7 +95,7 @@ def full_tensor(x: Any) -> Tensor:
 
 
 def make_dtensor(x: Tensor, placement: Placement, i: int) -> Tensor:
-    """The distributed tensor with the local shard `x`, which lies as the `i`-th parameter of a piece of work does."""
+    """The distributed tensor with the local shard `x`, placed like the `i`-th parameter of a piece of work."""
     from torch.distributed.tensor import DTensor
 
     shape, stride = placement.full[i]
@@ -103,13 +103,13 @@ def make_dtensor(x: Tensor, placement: Placement, i: int) -> Tensor:
 
 
 def make_dtensor_like(x: Tensor, p: Any) -> Tensor:
-    """The tensor with the local shard `x`, distributed as `p` is."""
+    """The tensor with the local shard `x`, distributed like `p`."""
     placement = make_placement([p])
     return x if placement is None else make_dtensor(x, placement, 0)
 
 
 def distribute_like(x: Tensor, other: Any) -> Tensor:
-    """`x`, which every rank has in full, distributed as `other` is."""
+    """`x`, which every rank has in full, distributed like `other`."""
     placed = distribution(other)
     if placed is None:
         return x
@@ -123,7 +123,7 @@ def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> T
     """The sum over the ranks that hold different shards: shards of the dimension `dim`, or of any."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    pending: list[Any] = []  # a tensor that is `Partial` is yet to be summed up
+    pending: list[Any] = []  # a `Partial` tensor is not summed up yet
     for split_dim in map(shard_dim, placement.placements):
         is_summed = split_dim is not None and dim in (None, split_dim)
         pending.append(Partial() if is_summed else Replicate())
@@ -132,11 +132,11 @@ def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> T
     return DTensor.from_local(x, placement.mesh, pending, run_check=False).full_tensor()
 
 
-# States of another shape than the parameter
+# States whose shape differs from the shape of the parameter
 
 
 def row_placement(placement: Placement, dims: int) -> Placement:
-    """How numbers for each row are distributed: as the parameters in the first `dims` dimensions; the others are 1."""
+    """The placement of a number for each row: like the parameters in the first `dims` dimensions, 1 in the others."""
     from torch.distributed.tensor import Replicate
 
     new_placements = [x if x.is_replicate() or x.dim < dims else Replicate() for x in placement.placements]
@@ -148,16 +148,16 @@ def row_placement(placement: Placement, dims: int) -> Placement:
 
 
 def row_zeros(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
-    """Zeros for each row of `p`, of size 1 in all but the first `dims` dimensions, split among the ranks as `p` is."""
+    """Zeros for each row of `p`, of size 1 in all but the first `dims` dimensions, split among the ranks like `p`."""
     shard, placement = local_shard(p.detach(), p), make_placement([p])
     zeros = shard.new_zeros((*shard.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
     return zeros if placement is None else make_dtensor(zeros, row_placement(placement, dims), 0)
 
 
 def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
-    """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks as `p` is.
+    """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks like `p`.
 
-    They are placed here, as torch 2.7 forgets that shards are strided when it sums over another dimension.
+    They are placed here, since torch 2.7 forgets that shards are strided when it sums over another dimension.
     """
     zeros = torch.zeros_like(local_shard(p.detach(), p).sum(dim), dtype=dtype)
     placed = distribution(p)
@@ -179,7 +179,7 @@ def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def _shard_of_previous_dim(placement: Any) -> Any:
-    """The same shard, of the dimension before."""
+    """The same shard of the previous dimension."""
     from torch.distributed.tensor import Shard
 
     if type(placement) is Shard:

@@ -1,4 +1,4 @@
-"""In-place arithmetic on lists of tensors by torch's multi-tensor kernels: what the update rules are written in.
+"""In-place arithmetic on lists of tensors by torch's multi-tensor kernels. The update rules are written in it.
 
 A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one for each tensor of the list.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 Tensors: TypeAlias = "list[Tensor] | tuple[Tensor, ...]"
-Columns: TypeAlias = "dict[str, Tensors]"  # one tensor for each parameter in each: see RuleOptimizer
+Columns: TypeAlias = "dict[str, Tensors]"  # each column has one tensor for each parameter: see RuleOptimizer
 Factor: TypeAlias = "float | Tensor | Tensors"
 
 
@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     """Tensors that are updated together: all elements of some parameters, or some elements of one."""
 
     columns: Columns
-    indices: Sequence[int]  # of these parameters among all that a step updates
+    indices: Sequence[int]  # of these parameters among all parameters of a step
     start: int = 0  # the index of the first element
 
 
@@ -42,15 +42,15 @@ addcmul = torch._foreach_addcmul  # xs + value * ys * zs
 
 
 def is_zero(factor: Factor) -> bool:
-    """Whether a factor is the number 0, so that what it multiplies can be left out."""
+    """Whether a factor is the number 0, so that its product can be left out."""
     return isinstance(factor, (int, float)) and factor == 0
 
 
 def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACK_LIMIT) -> list[list[int]]:
-    """The indices of tensors to stack, as one operation on several tensors of one shape is one launch on a GPU.
+    """The indices of tensors to stack, since one operation on several tensors of one shape is one launch on a GPU.
 
-    Tensors stay alone where `alone` says so, in graphs, and where they are not contiguous. What is stacked together is
-    limited, as it takes memory and large tensors gain nothing: to `on_cpu` or `on_gpu` elements.
+    Tensors stay alone with `alone=True`, in graphs, and where they are not contiguous. A stack has at most `on_cpu` or
+    `on_gpu` elements, since stacks take memory and large tensors gain nothing.
     """
     groups: dict[Any, list[int]] = {}
     limit = on_gpu if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
@@ -69,7 +69,7 @@ def mul(xs: Tensors, c: Factor) -> Tensors:
     """xs * c; `c` may also be a list of tensors of the same shapes."""
     if not isinstance(c, list) or c[0].dim() or not xs[0].is_cuda or torch.compiler.is_compiling():
         return torch._foreach_mul(xs, c)
-    results = list(xs)  # torch's kernel would take one tensor after the other
+    results = list(xs)  # torch's kernel would process one tensor after the other
     for indices in indices_by_shape(xs):
         factors = torch.stack([c[i] for i in indices]).view(-1, *[1] * xs[indices[0]].dim())
         stacked = torch.stack([xs[i] for i in indices])
@@ -89,7 +89,7 @@ def shift(xs: Tensors, c: Factor) -> Tensors:
 
 
 def _alpha_argument(c: Factor) -> dict[str, float]:
-    """Without it, torch takes a tensor for a number and reads it."""
+    """Without this argument, torch treats a tensor as a number and reads it."""
     return {"alpha": 1.0} if isinstance(c, Tensor) else {}
 
 
@@ -124,8 +124,9 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
 
 
 def decay_cautiously_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
-    """xs *= factor, for the elements where update * x >= 0: that an update does not move away from 0 (2510.12402)."""
-    agree = list(sign(updates))  # times x, it is not rounded to 0; a list, as Dynamo takes a tuple for a number below
+    """xs *= factor, for elements that the update does not move away from 0: update * x >= 0 (2510.12402)."""
+    # The product of a sign and x is not rounded to 0. It is a list, since Dynamo reads a tuple as a number below.
+    agree = list(sign(updates))
     mul_(agree, xs)
     sign_(agree)
     shift_(agree, 1.0)

@@ -1,11 +1,11 @@
 """The noise of stochastic rounding.
 
-It is added to the bits of a float32 value before the low half is cut off, which leaves a bfloat16: the value becomes
-each of its two neighbours with a probability that is the distance to the other, exactly.
+The noise is added to the bits of a float32 value. Then the low half is cut off, which leaves a bfloat16. The value
+becomes each of its two neighbours with a probability that equals the distance to the other neighbour, exactly.
 
-The noise is a hash of integers, and comes of no generator: it is the same on all ranks, however the parameter is
-sharded, and after a resume. What is hashed, in this order: the user's `rounding_seed` and the number of the column (the
-parameters, or one of the states), the step count, the number of the parameter, and the index of the element.
+The noise is a hash of integers and needs no generator, so it is the same on all ranks, for every sharding of the
+parameter, and after a resume. The hashed integers are, in this order: the user's `rounding_seed` and the number of the
+column (the parameters, or one of the states); the step count; the number of the parameter; the index of the element.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ..base.sharding import shard_shape_and_offsets
 
 
 class Place(NamedTuple):
-    """Where the elements of a local tensor lie in all parameters, so that noise does not depend on the sharding."""
+    """The position of a local tensor's elements among all parameters, so that noise does not depend on the sharding."""
 
     number: int  # of the parameter, in the order of the groups
     first: int  # the index of the first element in the full tensor
     dims: list[tuple[int, int]]  # local sizes, with the strides in the full tensor
-    long: bool  # indices need more than 31 bits
+    long: bool  # whether indices need more than 31 bits
 
 
 def make_place(number: int, p: Tensor) -> Place:
-    """Where the elements of the local part of a parameter lie; `number` is the parameter's."""
+    """The position of the elements in the local part of a parameter. `number` is the number of the parameter."""
     shape, offset = shard_shape_and_offsets(p)
     strides = torch.empty(p.shape, device="meta").stride()
     first = sum([start * stride for start, stride in zip(offset, strides)])
     return Place(number, first, list(zip(shape, strides)), p.numel() > 2**31)
 
 
-# The multipliers of the hash, as signed numbers: 2**32 over the golden ratio, by which numbers that follow each other
-# come to lie far apart; then those of lowbias32 (Chris Wellons, nullprogram.com/blog/2018/07/31).
+# The multipliers of the hash, as signed numbers. The first is 2**32 over the golden ratio, which separates consecutive
+# numbers. The others are the multipliers of lowbias32 (Chris Wellons, nullprogram.com/blog/2018/07/31).
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
 
 
@@ -47,15 +47,15 @@ def tensor_seeds(rounding_seed: int, column: int, step_counts: Tensor, numbers: 
 
 
 def noise(x: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Numbers of 0 to 65535, the hashes of int32 numbers, which are overwritten.
+    """Numbers from 0 to 65535, the hashes of int32 numbers, which are overwritten.
 
-    `memory`: a tensor like `x` for what is between; without it, new ones.
+    `memory`: a tensor like `x` for intermediate results. Without it, they are new tensors.
     """
     return _logical_shift_right(_hash_(x, memory), 16, memory)
 
 
 def _hash_(x: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Overwrite int32 numbers by a hash, of which the high half is good."""
+    """Overwrite int32 numbers by a hash whose high half is well mixed."""
     x = x.mul_(_GOLDEN)
     x ^= _logical_shift_right(x, 16, memory)
     x *= _FIRST
@@ -65,28 +65,28 @@ def _hash_(x: Tensor, memory: Tensor | None = None) -> Tensor:
 
 
 def _hash_all_bits(x: Tensor) -> Tensor:
-    """The same with all bits good, as a new tensor; `x` is overwritten."""
+    """The hash with all bits well mixed, as a new tensor. `x` is overwritten."""
     x = _hash_(x)
     return x ^ _logical_shift_right(x, 16)
 
 
 def _hash_int(x: int) -> int:
-    """The hash of a Python number, as an int32 one: noise of one seed is not that of another in other steps."""
+    """The hash of a Python number in int32, so that noise of one seed does not reappear in other steps of another."""
     for multiplier in (_GOLDEN, _FIRST, _SECOND):
         x = (x % 2**32 ^ x % 2**32 >> 16) * multiplier
     return (x + 2**31) % 2**32 - 2**31
 
 
 def _logical_shift_right(x: Tensor, bits: int, memory: Tensor | None = None) -> Tensor:
-    """The shift that puts zeros in front: torch's, for int32, copies the sign."""
+    """The right shift that fills with zeros. torch's shift of int32 copies the sign."""
     return torch.bitwise_right_shift(x, bits, out=memory).bitwise_and_((1 << (32 - bits)) - 1)
 
 
 def element_indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
-    """The indices in the full tensor, in int32, of `count` elements of the local one from `start` on.
+    """The indices in the full tensor, in int32, of `count` elements of the local tensor, starting at `start`.
 
-    `memory` is an int32 tensor of `count` elements that may be overwritten. The high bits of
-    an index that needs more than 31 are mixed into the low ones.
+    `memory` is an int32 tensor of `count` elements that may be overwritten. If an index needs more than 31 bits, its
+    high bits are mixed into the low bits.
     """
     dtype = torch.int64 if place.long else torch.int32
     dims = _join_dims(place.dims)
@@ -105,7 +105,7 @@ def element_indices(place: Place, start: int, count: int, device: torch.device, 
 
 
 def _join_dims(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The innermost first; one that goes on where the one inside it ends is joined to it. Without those of size 1."""
+    """The dimensions, innermost first. Dimensions of size 1 are left out, and adjacent contiguous ones are joined."""
     joined: list[tuple[int, int]] = []
     for size, stride in reversed(dims):
         if joined and joined[-1][0] * joined[-1][1] == stride:

@@ -1,4 +1,4 @@
-"""The arguments of every optimizer that say how bfloat16 parameters are stepped, and what they accept."""
+"""The precision options: the arguments of every optimizer that say how bfloat16 parameters are stepped."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from ..base.hyperparameters import SWITCH, Number
 
 REMAINDER = "remainder"  # the state that holds the low halves of the float32 values: see bits.py
 
-# Sums, maxima and averages of squares: a step changes them by so little that in bfloat16, rounded to the nearest, they
-# would stand still.
+# Sums, maxima and averages of squares. A step changes them so little that they would stay constant in bfloat16, rounded
+# to nearest.
 SLOW_STATES = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
-_warned_groups: list[str] = []  # where this process has warned of bfloat16 parameters that lose updates
+_warned_groups: list[str] = []  # the groups for which this process has warned that bfloat16 parameters lose updates
 
 
 class Precision(TypedDict, total=False):
     """The keyword arguments of every optimizer that say how bfloat16 parameters are stepped; also keys of a group.
 
-    Parameters of other dtypes are stepped as ever beside them, except that float16 ones are refused.
+    Parameters of other dtypes may be in the same groups. Their steps do not change, but float16 parameters are an
+    error.
 
     Args:
         master_weights: keep the low half of each float32 value in the state `remainder`, and step in float32. Default
             False.
-        stochastic_rounding: step in float32, and round to one of the two nearest bfloat16 numbers by chance, so that
-            the mean of the result is the value. Default False. With `master_weights`, only states in bfloat16 are
-            rounded so.
-        rounding_seed: a whole number of 32 bits with sign; another one gives other noise. Default 0.
+        stochastic_rounding: step in float32, and round to one of the two nearest bfloat16 numbers at random, so that
+            the mean of the result is the value. Default False. With `master_weights`, stochastic rounding applies only
+            to states in bfloat16.
+        rounding_seed: a signed integer of 32 bits. A different seed gives different noise. Default 0.
         state_dtype: `torch.float32` or `torch.bfloat16` (or their names) for the states that have the parameter's
             shape, or a dict from names of states to these. Default None: float32 with `master_weights` or
             `stochastic_rounding`, else the parameter's dtype. Sums and averages of squares in bfloat16 need
@@ -77,36 +78,36 @@ RULES: Mapping[str, Any] = {
 
 
 def resolve_dtype(value: Any) -> Any:
-    """A dtype that may be given by its name; other values as they are."""
+    """The dtype of this name. Any other value is returned unchanged."""
     return getattr(torch, value, value) if isinstance(value, str) else value
 
 
 def name_dtypes(value: Any) -> Any:
-    """A value of a group with the names of dtypes in place of them, as in a checkpoint."""
+    """A value of a group with names in place of dtypes, as in a checkpoint."""
     if isinstance(value, Mapping):
         return {key: name_dtypes(x) for key, x in value.items()}
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
 
 
 def requested_dtype(group: Mapping[str, Any], name: str) -> Any:
-    """The dtype that a group asks for in a state; None where it asks for nothing."""
+    """The dtype that a group requests for a state; None if it requests no dtype."""
     asked = group.get("state_dtype")
     return resolve_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
 def has_precision_option(group: Mapping[str, Any]) -> bool:
-    """Whether a group's bfloat16 parameters are kept from losing updates."""
+    """Whether an option prevents the group's bfloat16 parameters from losing updates."""
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
 def check_precision(
     group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], where: str
 ) -> None:
-    """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
+    """Raise `ValueError` if a parameter with states of these names cannot be stepped by its group's options.
 
-    `others`: names of states that parameters with another algorithm have.
+    `other_states`: the names of states that only parameters of another algorithm have.
 
-    Warns of bfloat16 parameters that lose updates, once in a process.
+    Warns once in a process of bfloat16 parameters that lose updates.
     """
     state_dtype = group.get("state_dtype")
     if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_groups and not p.is_meta:

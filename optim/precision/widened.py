@@ -1,8 +1,8 @@
-"""Steps in float32 of bfloat16 tensors: read before the update, rounded and written back after it.
+"""Float32 steps of bfloat16 tensors: they are read before the update, and rounded and written back after it.
 
-An update gets one piece of a step after the other, as named columns: "p" are the parameters, "g" the gradients, and
-each state goes by its name. `read()` gives the columns with float32 in place of bfloat16, and `write_back()` rounds
-what the update made of them.
+An update processes one piece of a step after the other. A piece has named columns: "p" are the parameters, "g" the
+gradients, and each state has a column of its name. `read()` returns the columns with float32 in place of bfloat16, and
+`write_back()` rounds the updated columns.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ class Widening(NamedTuple):
 
     places: list[Place]  # of the parameters, for stochastic rounding; empty without it
     seed: int
-    column_numbers: dict[str, int]  # of the columns that are rounded: each has noise of its own
+    column_numbers: dict[str, int]  # of the columns that are rounded: each number has different noise
 
 
 def make_widening(
     group: Mapping[str, Any], columns: Columns, states: Sequence[str | None], parameter_numbers: Mapping[Tensor, int]
 ) -> Widening:
-    """How the tensors of a group in these columns are stepped.
+    """The float32 step of a group's tensors in these columns.
 
-    `states`: the names of all states that belong to the elements, None for one that is switched off. `numbers` counts
-    the parameters of all groups, for stochastic rounding.
+    `states`: the names of all states that belong to the elements; None for a state that is switched off.
+    `parameter_numbers` counts the parameters of all groups, for stochastic rounding.
     """
     rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or REMAINDER not in columns)
     places = [make_place(parameter_numbers[p], p) for p in columns["p"]] if rounds else []
-    # The parameters are column 0, the gradients, which are not written, column 1, and then each state has its number,
-    # also one that is switched off: the noise of the others does not depend on it.
+    # The parameters are column 0. The gradients, which are not written, are column 1. Each state has the next number. A
+    # state that is switched off keeps its number, so that the noise of the other states does not depend on it.
     column_numbers = {} if REMAINDER in columns else {"p": 0}
     column_numbers.update({name: number for number, name in enumerate(states, start=2) if name is not None})
     return Widening(places, group.get("rounding_seed", 0), column_numbers)
 
 
 class Buffers:
-    """Memory that the pieces of a step use one after the other; without `reuse`, each gets its own."""
+    """Memory that the pieces of a step use one after the other. Without `reuse`, each piece gets new memory."""
 
     def __init__(self, reuse: bool) -> None:
         self._memory: dict[str, Tensor] | None = {} if reuse else None
 
     def get(self, count: int, use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
-        """Memory of `count` elements, for one use; None where it is not reused."""
+        """Memory of `count` elements, for one use; None if memory is not reused."""
         if self._memory is None:
             return None
         if use not in self._memory or self._memory[use].numel() < count:
@@ -66,22 +66,22 @@ class Buffers:
 
 
 class WidenedStep:
-    """One step in float32, piece by piece: `read` a piece, update what that gives, and `write_back`.
+    """One step in float32, piece by piece: `read` a piece, update the columns that it returns, and `write_back`.
 
-    The float32 values of a piece are in one flat tensor for each column where the tensors are contiguous: few
-    operations for many tensors. Else each tensor has its own.
+    If the tensors are contiguous, the float32 values of a piece are in one flat tensor for each column: few operations
+    for many tensors. Otherwise each tensor has its own float32 tensor.
     """
 
     def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
         self._buffers = Buffers(reuse_memory)
-        self._values: dict[str, list[Tensor]] = {}  # of the piece that was read, by column
-        self._value_indices: list[range] = []  # of each of these values, which tensors of the column it has
+        self._values: dict[str, list[Tensor]] = {}  # of the current piece, by column
+        self._value_indices: list[range] = []  # for each of these values, the indices of its tensors in the column
         self._places = widening.places
-        self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
+        self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers if the host has the counts
         if not widening.places:
             return
         counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
-        # The numbers of the parameters are made on their device: nothing is copied there from the host.
+        # The numbers of the parameters are created on their device, so that nothing is copied there from the host.
         all_numbers = torch.arange(
             max(place.number for place in widening.places) + 1, dtype=torch.int32, device=counts.device
         )
@@ -111,7 +111,7 @@ class WidenedStep:
         return columns
 
     def _read_flat(self, names: Sequence[str]) -> None:
-        """Read these columns, each into one tensor: few operations for many tensors."""
+        """Read each of these columns into one tensor: few operations for many tensors."""
         columns = self._piece.columns
         count = sum(x.numel() for x in columns["p"])
         tensors: list[Tensor] = []
@@ -124,7 +124,7 @@ class WidenedStep:
             self._values["p"] = [join_(rows[names.index("p")], signed_integers(flat[-count:]))]
 
     def _read_one_by_one(self, names: Sequence[str]) -> None:
-        """Read each tensor of these columns into one of its own, in memory that the next piece may reuse."""
+        """Read each tensor of these columns into its own float32 tensor, in memory that the next piece may reuse."""
         columns, cast = self._piece.columns, self._buffers.cast
         for name in names:
             self._values[name] = [cast(x, name, torch.float32) for x in columns[name]]
@@ -133,7 +133,7 @@ class WidenedStep:
             self._values["p"] = list(map(join_, self._values["p"], low))
 
     def write_back(self) -> None:
-        """Round what the update has written into the tensors of the piece."""
+        """Round the updated values into the tensors of the piece."""
         columns = self._piece.columns
         for name, values in self._values.items():
             for value, indices in zip(values, self._value_indices):
@@ -144,10 +144,10 @@ class WidenedStep:
                     stochastic_round_(value, targets, self._noise(name, indices))
                 elif name != "g":
                     round_to_nearest(value, targets)
-        self._values = {}  # so that the next piece finds their memory free
+        self._values = {}  # frees their memory for the next piece
 
     def _noise(self, column: str, indices: Sequence[int]) -> Tensor:
-        """The noise for the chosen tensors of a column, one after the other: a hash of seeds and indices."""
+        """The noise for these tensors of a column, one after the other: a hash of seeds and element indices."""
         piece = self._piece
         inputs = []
         for i in indices:
@@ -160,5 +160,5 @@ class WidenedStep:
 
 
 def _bfloat16_columns(columns: Columns) -> list[str]:
-    """Which columns are."""
+    """The names of the columns whose tensors are all bfloat16."""
     return [name for name, xs in columns.items() if all([x.dtype is torch.bfloat16 for x in xs])]

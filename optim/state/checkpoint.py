@@ -1,4 +1,4 @@
-"""Loading a state dict: everything is checked first, and then written into the tensors that are there."""
+"""Loading a state dict: everything is checked first, and then written into the existing tensors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..base.sharding import notice_dtensor
 from ..precision.options import REMAINDER, RULES, resolve_dtype
 from .keeper import State, StatefulOptimizer, cast_invariants, describe_tensor
 
-# How a step runs, which a state dict does not decide.
+# These keys say how a step runs. A state dict does not decide about them.
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
 
 
 def load(optimizer: StatefulOptimizer, saved: Mapping[str, Any]) -> None:
-    """Write a state dict into an optimizer; a `ValueError` says what differs, and then nothing has been changed."""
+    """Write a state dict into an optimizer. If something differs, a `ValueError` names it and nothing has changed."""
     name = type(optimizer).__name__
     for key in ("state", "param_groups"):
         if key not in saved:
@@ -31,7 +31,7 @@ def load(optimizer: StatefulOptimizer, saved: Mapping[str, Any]) -> None:
     loaded = _read_groups(optimizer, saved["param_groups"], name)
     states = _read_states(optimizer, saved, loaded, name)
 
-    with torch.no_grad():  # nothing is refused from here on
+    with torch.no_grad():  # nothing below raises an error
         written: dict[int, Tensor] = {}
         for group, values in zip(optimizer.param_groups, loaded):
             group.update({key: _write_value(group.get(key), value, written) for key, value in values.items()})
@@ -62,7 +62,7 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[di
 
 
 def _parameter_names(groups: Any) -> list[Any]:
-    """The names of the parameters, in order; torch.distributed.checkpoint has them in place of the numbers."""
+    """The names of the parameters, in order. torch.distributed.checkpoint puts them in place of the numbers."""
     pairs = chain.from_iterable(zip(group.get("params", ()), group.get("param_names", ())) for group in groups)
     return [number if isinstance(number, str) else name for number, name in pairs]
 
@@ -70,7 +70,7 @@ def _parameter_names(groups: Any) -> list[Any]:
 def _read_group(
     optimizer: StatefulOptimizer, group: Mapping[str, Any], saved_group: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """The values that a group gets from that of the state dict."""
+    """The values that a group gets from the group of the state dict."""
     name = type(optimizer).__name__
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
     if len(saved_group.get("params", ())) != len(group["params"]):
@@ -97,7 +97,7 @@ def _read_group(
                 f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
                 f"about its state or formula; build it with {key}={values[key]!r}."
             )
-    if "param_names" in group:  # torch.distributed.checkpoint leaves the saved ones beside parameters in our order
+    if "param_names" in group:  # torch.distributed.checkpoint returns saved names with parameters in our order
         values.pop("param_names", None)
     if "tags" in values:
         values["tags"] = read_tags(values["tags"], where)
@@ -130,7 +130,7 @@ def _read_states(
                 saved_state = _adapt_state(optimizer, saved_state, p, group, where)
             elif state:  # torch makes no state for a parameter that never had a gradient
                 saved_state = fresh_states()[p]
-            needed = optimizer.needed_states({**group, **new_values}, p)  # None: an optimizer of somebody's own
+            needed = optimizer.needed_states({**group, **new_values}, p)  # None: an optimizer of the user's own
             _check_state_names(state, saved_state, needed, group=group, new_values=new_values, where=where)
             values = {
                 entry: _require_fit(value, state[entry], f"{where}{entry}: ") for entry, value in saved_state.items()
@@ -144,9 +144,9 @@ def _read_states(
 def _adapt_state(
     optimizer: StatefulOptimizer, saved_state: State, p: Tensor, group: Mapping[str, Any], where: str
 ) -> State:
-    """The state that is given for a parameter, in this class's form and with what its precision options add to it."""
+    """The saved state of a parameter in this class's form, with the states that its precision options add."""
     state, saved_state = optimizer.state[p], optimizer.adapt_state(saved_state, p, group)
-    remainder = saved_state.pop(REMAINDER, None)  # from torch's flattened dicts an empty dict, where there was none
+    remainder = saved_state.pop(REMAINDER, None)  # torch's flattened dicts have an empty dict if there was none
     if REMAINDER in state:
         remainder = remainder if isinstance(remainder, Tensor) else torch.zeros_like(p)
         if remainder.dtype != p.dtype:
@@ -156,7 +156,7 @@ def _adapt_state(
             )
         saved_state[REMAINDER] = remainder
     to_nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
-    if to_nearest is not None and STEP not in to_nearest:  # the count of steps serves stochastic rounding alone
+    if to_nearest is not None and STEP not in to_nearest:  # only stochastic rounding needs the count of steps
         step = saved_state.pop(STEP, 0)
         if STEP in state:
             saved_state[STEP] = step
@@ -171,13 +171,13 @@ def _check_state_names(
     new_values: Mapping[str, Any],
     where: str,
 ) -> None:
-    """Raise `ValueError` if the names of a parameter's states differ, also from those that the new values need."""
+    """Raise `ValueError` if the saved names differ from the parameter's states, or from those that new values need."""
     lacking = state.keys() - saved_state.keys()
     extra = (saved_state.keys() | (needed or set())) - state.keys()
     if lacking or extra:
         parts = [("it lacks", lacking), ("this optimizer keeps no", extra)]
         differences = " and ".join(f"{words} {', '.join(map(repr, sorted(keys)))}" for words, keys in parts if keys)
-        # what is off on one side alone, such as a momentum of 0
+        # a hyperparameter that is off on one side only, such as a momentum of 0
         for key in new_values:
             if key in group and key != "lr" and (group[key] in (None, 0)) != (new_values[key] in (None, 0)):
                 differences += f" ({key}={new_values[key]!r} in the dict, {key}={group[key]!r} here)"
@@ -185,7 +185,7 @@ def _check_state_names(
 
 
 def _require_fit(value: Any, current: Any, where: str) -> Any:
-    """`value`, if it can be written into `current`."""
+    """Return `value` if it can be written into `current`; otherwise raise `ValueError`."""
     if not isinstance(current, Tensor):
         return value
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
@@ -206,7 +206,7 @@ def _require_fit(value: Any, current: Any, where: str) -> Any:
 
 
 def _convert_like(current: Any, value: Any) -> Any:
-    """`value` as what `current` is: a tensor stays one, a number a number, a list a list."""
+    """`value` in the type of `current`: a tensor stays a tensor, a number a number, a list a list."""
     if isinstance(current, (tuple, list)) and isinstance(value, (tuple, list)):
         items = list(map(_convert_like, current, value)) if len(current) == len(value) else copy.deepcopy(list(value))
         return items if isinstance(current, list) else tuple(items)
@@ -222,9 +222,9 @@ def _convert_like(current: Any, value: Any) -> Any:
 
 
 def _write_value(current: Any, value: Any, written: dict[int, Tensor]) -> Any:
-    """The value, in the tensor that is there.
+    """Write the value into the existing tensor, and return it.
 
-    A tensor that several groups share becomes one for each, if they were saved with different values.
+    If several groups share a tensor and were saved with different values, each group gets its own tensor.
     """
     if isinstance(current, (tuple, list)) and isinstance(value, (tuple, list)) and len(current) == len(value):
         return type(value)(_write_value(*pair, written) for pair in zip(current, value))

@@ -1,7 +1,8 @@
-"""State follows its parameter: what becomes of the state of a parameter that was moved, cast, resized or replaced.
+"""State follows its parameter when the parameter is moved, cast, resized or replaced.
 
-Between steps, programs change what the constructor saw: a model is moved or cast, a trainer puts other tensors into the
-groups, somebody clears `optimizer.state`. Each optimizer has a `StateKeeper`, which notices before any kernel runs.
+Between steps, scripts change the parameters that the constructor saw: a model is moved or cast, a trainer puts other
+tensors into the groups, the user clears `optimizer.state`. Each optimizer has a `StateKeeper`, which notices these
+changes before any kernel runs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from ..precision.options import REMAINDER
 
 State = dict[str, Any]
 
-# Dynamo's comparison of many tensors: in Python it takes three times as long, a quarter more for a step of small ones.
-# It is private; without it, every step takes the longer way.
+# Dynamo's comparison of many tensors. In Python, the comparison takes three times as long, and a step of small tensors
+# a quarter longer. The class is private. Without it, every step uses the slower comparison.
 TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 class StatefulOptimizer(Protocol):
-    """What the keeper, and a load, ask of an optimizer: see the methods of `Optimizer`."""
+    """The part of an optimizer that the keeper and a load use: see the methods of `Optimizer`."""
 
     param_groups: list[dict[str, Any]]
     state: defaultdict[Tensor, Any]
@@ -42,20 +43,22 @@ class StatefulOptimizer(Protocol):
 
 
 class StateKeeper:
-    """Puts the state of an optimizer in place, and knows for what kind of parameter what kind of state that was.
+    """Puts the state of an optimizer in place, and remembers the kinds of its parameters and states.
 
-    It holds no optimizer, as the optimizer holds it: its methods are given the one whose state they keep.
+    The optimizer has a reference to its keeper, so the keeper has none to the optimizer: its methods take it as
+    argument.
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}  # of each parameter, and of its states by name
-        self._guards: Any = None  # compares all of it at once
+        # The kind of each parameter, and the kinds of its states by name.
+        self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}
+        self._guards: Any = None  # compares all kinds at once
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_kinds": self._kinds, "_guards": None}  # guards can be neither copied nor pickled
+        return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled
 
     def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
-        """Put these states in place, drop what belongs to no parameter any more, and note of what kind all of it is."""
+        """Put these states in place, drop the state of parameters that are gone, and note the kinds of all tensors."""
         optimizer.state.update(states)
         params = set(_all_parameters(optimizer))
         for stray in [p for p in optimizer.state if p not in params]:
@@ -63,26 +66,27 @@ class StateKeeper:
         self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
         self._guards = None
         if len(params) > len(optimizer.state):
-            return  # a parameter was put in another's place: the next step gives it state
+            return  # a parameter was replaced: the next step gives the new one state
         tensors = _all_tensors(optimizer)
         if TensorGuards is not None and all(isinstance(x, Tensor) for x in tensors):
             sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
             self._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
     def has_fitting_state(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
-        """Whether a parameter and its state are of the kinds that they were when the state was made, or followed."""
+        """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
         return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
 
     def follow(self, optimizer: StatefulOptimizer) -> None:
-        """Let the state follow all parameters. Raises `ValueError` where it cannot, and changes nothing then.
+        """Let the state follow all parameters. If it cannot, raise `ValueError` and change nothing.
 
-        Where a parameter was moved or cast, its state is, with its values. Where it is new, and where its state was
-        cleared or had no values, it gets what `preinitialize()` makes. State of another shape is an error.
+        If a parameter was moved or cast, its state is moved or cast with its values. If a parameter is new, or its
+        state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is an
+        error.
         """
         try:
             if self._guards is not None and self._guards.check(*_all_tensors(optimizer)):
                 return
-        except TypeError:  # a parameter without state, another number of tensors, or something that is no tensor
+        except TypeError:  # a parameter without state, a different number of tensors, or an object that is not a tensor
             pass
         class_name = type(optimizer).__name__
         for key in optimizer.state:
@@ -91,7 +95,7 @@ class StateKeeper:
                     f"{class_name}: optimizer.state has the key {key!r}, and its keys are parameters: "
                     f"delete optimizer.state[{key!r}], and keep such a value in param_groups."
                 )
-        names: dict[Tensor, str] = {}  # of the parameters that changed, for messages
+        names: dict[Tensor, str] = {}  # the parameters that changed, with names for messages
         for i, group in enumerate(optimizer.param_groups):
             for j, p in enumerate(group["params"]):
                 if not self.has_fitting_state(p, optimizer.state):
@@ -126,7 +130,7 @@ class StateKeeper:
         self.keep(optimizer, states)
 
     def check_no_new_state(self, optimizer: StatefulOptimizer) -> None:
-        """Raise `RuntimeError` for state that a step has made."""
+        """Raise `RuntimeError` if a step has created state."""
         for p, state in optimizer.state.items():
             known = self._kinds[p][1] if p in self._kinds else {}
             new_names = set(state).difference(known) if isinstance(state, dict) else {p}
@@ -151,7 +155,7 @@ def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
 
 
 def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[dict[str, Any]]:
-    """The groups of an optimizer that have the chosen parameters, with these alone."""
+    """The groups of an optimizer that have some of the chosen parameters, reduced to these parameters."""
     groups = []
     for group in optimizer.param_groups:
         params = [p for p in group["params"] if p in chosen]
@@ -161,17 +165,17 @@ def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> l
 
 
 def _all_tensors(optimizer: StatefulOptimizer) -> list[Any]:
-    """All parameters, then all their states. Raises `TypeError` where a parameter has none."""
+    """All parameters, then all their states. Raises `TypeError` if a parameter has no state."""
     state, params = optimizer.state, list(_all_parameters(optimizer))
     if len(params) != len(state):
         raise TypeError("there is state of a parameter that left")
-    in_order = all(map(is_, params, state))  # as nearly always; then nothing has to be looked up
+    in_order = all(map(is_, params, state))  # nearly always true, and then no lookup is needed
     states: Iterable[Any] = state.values() if in_order else map(state.get, params)
     return [*params, *chain.from_iterable(map(dict.values, states))]
 
 
 def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, name: str) -> State:
-    """A parameter's state, in tensors like those of `fresh`; that itself where there is none with values."""
+    """A parameter's state in tensors like the fresh ones. If there is no state with values, the fresh state itself."""
     if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
         return fresh
     if REMAINDER in state and REMAINDER not in fresh:
@@ -197,12 +201,12 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
 
 
 def cast_invariants(x: Any) -> Any:
-    """What a cast and a move leave as it is."""
+    """The properties that a cast and a move do not change."""
     return (x.shape, x.is_complex(), distribution(x)) if isinstance(x, Tensor) else None
 
 
 def describe_tensor(x: Any) -> str:
-    """A tensor by what it must have in common with its parameter's, for a message."""
+    """The properties of a tensor that must fit its parameter, for a message."""
     if not isinstance(x, Tensor):
         return repr(x)
     layout = "" if x.layout is torch.strided else f" in the layout {x.layout}"

@@ -1,4 +1,4 @@
-"""The base class: an optimizer all of whose state exists before its first step."""
+"""The base class: an optimizer whose state exists completely before its first step."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .step_wrapper import wrap_step
 class Optimizer(torch.optim.Optimizer, ABC):
     """A `torch.optim.Optimizer` that allocates all of its state before the first step.
 
-    A subclass says in `preinitialize()` what state a parameter has, and only updates it in `step()`, which runs without
-    gradients (a closure runs with them). `preinitialize()` is called by the constructor for all groups, and for a group
-    that is added later with `param_groups` holding that group alone.
+    A subclass creates the state of a parameter in `preinitialize()`, and only updates it in `step()`. A step runs
+    without gradients, a closure with them. The constructor calls `preinitialize()` for all groups. When a group is
+    added later, `preinitialize()` is called again, and `param_groups` then contains only the new group.
 
     >>> import torch
     >>> class Momentum(Optimizer):
@@ -57,23 +57,23 @@ class Optimizer(torch.optim.Optimizer, ABC):
     [0.5, 0.5]
 
     Args:
-        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several)
-            become a set.
+        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (one name or
+            several) become a set.
         defaults: the hyperparameters of groups that do not set them.
         enable_global_step: give each parameter the state `step`, a count for `increment_global_step`.
 
     Raises:
-        RuntimeError: a step made state that `preinitialize()` had not; the message names the key.
+        RuntimeError: a step created state that `preinitialize()` did not create. The message names the key.
     """
 
-    hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for a group's values, by key
+    hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for the values of a group, by key
     structural: ClassVar[tuple[str, ...]] = ()  # switches on which the state or the formula depends
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._keeper = StateKeeper()
-        self._is_ready = False  # groups that are added from then on get their state at once
-        self._is_stepping = False  # a step may call that of its base class
+        self._is_ready = False  # afterwards, a new group gets its state at once
+        self._is_stepping = False  # a step may call the step of its base class
         SWITCH.check(f"{type(self).__name__}: enable_global_step", enable_global_step)
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -92,11 +92,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = wrap_step(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
-    # What a subclass says
+    # The methods of a subclass
 
     @abstractmethod
     def preinitialize(self) -> None:
-        """Fill `self.state` for each parameter of `self.param_groups`; the only place where state is made."""
+        """Fill `self.state` for each parameter of `self.param_groups`. Only this method may create state."""
 
     @abstractmethod
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,14 +107,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return self
 
     def algorithms(self) -> list[Any]:
-        """The optimizers of which `algorithm_of` chooses one."""
+        """The optimizers from which `algorithm_of` chooses one."""
         return [self]
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+        """Raise `ValueError` if values that are valid alone cannot be combined. Subclasses override this."""
 
     def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
+        """Raise `ValueError` for a parameter that cannot be optimized in a group. Subclasses add checks."""
         if not (p.is_floating_point() or p.is_complex()):
             raise ValueError(
                 f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
@@ -123,23 +123,26 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
-        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
+        """The names of the states that parameter `p` needs with a group's values; None if a subclass does not say."""
         return None
 
     def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
-        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+        """A parameter's saved state in the form of this class. Subclasses override this to read other forms."""
         return state
 
     # State, and groups that come later
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
-        """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
+        """The state that `preinitialize()` creates for some groups, in new tensors.
+
+        The optimizer's own state does not change.
+        """
         previous = self.param_groups, self.state
         self.param_groups, self.state = groups, defaultdict(dict)
         try:
             self.preinitialize()
             for p in chain.from_iterable(group["params"] for group in groups):
-                state = self.state[p]  # an entry also where there is no state: a checkpoint then names all
+                state = self.state[p]  # an entry also without state, so that a checkpoint names all parameters
                 if self.enable_global_step:
                     state.setdefault(STEP, scalar_state(p))
             return dict(self.state)
@@ -147,9 +150,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
             self.param_groups, self.state = previous
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
-        """Make the state of the given parameters, or of all, what it was at construction.
+        """Reset the state of these parameters, or of all parameters, to the state at construction.
 
-        Tensors that fit their parameter are overwritten in place. Raises `ValueError` for a tensor that is in no group.
+        State tensors that fit their parameter are overwritten in place. A tensor that is in no group is a `ValueError`.
 
         >>> import torch
         >>> import optim
@@ -164,7 +167,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._keeper.reset(self, params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group whose state is made at once. A bad group raises, and nothing is added."""
+        """Add a group, and create its state at once. An invalid group raises an error, and nothing is added."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group={param_group!r}: pass a dict with the key 'params'.")
         if "params" not in param_group:
@@ -183,7 +186,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         rule.check_combination({**self.defaults, **group}, where)
         group_count = len(self.param_groups)
         params = group["params"]
-        if not isinstance(params, set):  # which torch refuses, as it has no order
+        if not isinstance(params, set):  # torch refuses a set, since it has no order
             group["params"] = params = [params] if isinstance(params, Tensor) else list(params)
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in params]
         if len({id(x) for x in tensors}) < len(tensors):
@@ -205,9 +208,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def hold_tensors(self) -> None:
         """Turn the hyperparameters that are numbers into 0-dim tensors, in float64 where the device has it.
 
-        A graph of your own reads tensors anew in each step, where numbers are constants; schedules update them in
-        place. The schedulers of this optimizer count in tensors from then on, so that they can step in the graph too.
-        Call it again for groups that are added later. `compile()` does all this by itself.
+        In a graph of your own, numbers are constants, but tensors are read again in each step, and schedules update
+        them in place. Afterwards, the schedulers of this optimizer count in tensors, so that they can step in the
+        graph, too. Call `hold_tensors()` again for groups that are added later. `compile()` does all this by itself.
 
         >>> import torch
         >>> import optim
@@ -225,8 +228,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def hold_tensor(self, group: dict[str, Any], name: str) -> None:
         """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.
 
-        Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
-        parameters on the meta device it is on the host, as it has a value.
+        Tensors, hyperparameters that cannot change, and keys that are not hyperparameters stay as they are. For
+        parameters on the meta device, the tensor is on the host, since it has a value.
         """
         rules = self.algorithm_of(group).hyper
         if name in rules and group["params"]:
@@ -247,15 +250,15 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
+        self.defaults.pop("differentiable", None)  # torch adds this key; here it is not a hyperparameter
         for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
             self.__dict__.setdefault(name, OrderedDict())
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
+        """The state in torch's form, with the tensors in use; `tags` become sorted lists, dtypes in groups names."""
         self._keeper.follow(self)
         state = super().state_dict()
-        for group in state.get("param_groups", ()):  # a hook may have returned anything
+        for group in state.get("param_groups", ()):  # a hook may return any mapping
             group.update({key: name_dtypes(x) for key, x in group.items() if key.endswith("dtype")})
             if "tags" in group:
                 group["tags"] = sorted(group["tags"])
@@ -264,11 +267,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state dict of this class or of torch's class of the same name, at any step.
 
-        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
+        The values are copied into the existing tensors. Everything is checked before anything changes.
 
         Raises:
             ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
-                breaks its rule; the message says which, and nothing has been changed.
+                breaks its rule. The message names the difference, and nothing has changed.
         """
         self._keeper.follow(self)
         saved = dict(state_dict)
@@ -279,27 +282,27 @@ class Optimizer(torch.optim.Optimizer, ABC):
         for post_hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             post_hook(self)
 
-    # Methods of the Cerebras suite, for programs that are written for it
+    # Methods of the Cerebras suite, for scripts that are written for it
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
+        """The names of states to sparsify together with a sparse parameter. The base class returns an empty list."""
         return []
 
     def increment_global_step(self, p: Tensor) -> Tensor:
         """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
 
-        Raises `RuntimeError` where the parameter has no such state: construct with `enable_global_step=True`.
+        Raises `RuntimeError` if the parameter has no such state: construct with `enable_global_step=True`.
         """
         count: Tensor | None = self.state[p].get(STEP) if p in self.state else None
         if count is None:
             raise RuntimeError(
                 f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
             )
-        count.view(1).add_(1)  # of a 0-dim float64 tensor itself, a graph on the CPU would drop it
+        count.view(1).add_(1)  # a graph on the CPU would drop this addition to a 0-dim float64 tensor itself
         return count
 
     def visit_state(self, fn: Callable[[Any], Any]) -> None:
-        """Call `fn` with each state value; a result that is not None takes its place."""
+        """Call `fn` with each state value. A result that is not None replaces the value."""
         for state in self.state.values():
             for name, value in state.items():
                 result = fn(value)
@@ -307,7 +310,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                     state[name] = result
 
     def apply(self, fn: Callable[[Any], Any]) -> Optimizer:
-        """Call `fn` with this optimizer, as `nn.Module.apply` does with modules. Returns the optimizer."""
+        """Call `fn` with this optimizer, like `nn.Module.apply` with modules. Returns the optimizer."""
         fn(self)
         return self
 
@@ -321,13 +324,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
             hook(self, args, kwargs)
 
     def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; `remove()` of the result ends that."""
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`. Call `remove()` of the result to stop this."""
         handle = RemovableHandle(self._zero_grad_pre_hooks)
         self._zero_grad_pre_hooks[handle.id] = hook
         return handle
 
     def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; `remove()` of the result ends that."""
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`. Call `remove()` of the result to stop this."""
         handle = RemovableHandle(self._zero_grad_post_hooks)
         self._zero_grad_post_hooks[handle.id] = hook
         return handle

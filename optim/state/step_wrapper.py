@@ -1,6 +1,6 @@
-"""What surrounds every `step`: no gradients, torch's hooks, and the refusal of state that it made.
+"""The wrapper of every `step`: it disables gradients, runs torch's hooks, and refuses state that the step created.
 
-torch wraps `step` itself, which breaks the graph of a compiled step; the attribute `hooked` tells it that this is done.
+torch wraps `step` itself, which breaks the graph of a compiled step. The attribute `hooked` tells torch not to do so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def makes_no_state(step: Step) -> Step:
-    """Mark a `step` that cannot make state, so that the wrapper does not look for it."""
+    """Mark a `step` that cannot create state, so that the wrapper does not look for new state."""
     step.makes_no_state = True  # type: ignore[attr-defined]  # a mark on the function, as torch's `hooked`
     return step
 
 
 def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """`step` without gradients (its closure has them), between torch's hooks, refusing state that it made."""
-    if getattr(step, "hooked", False):  # inherited: a class of its own gets a wrapper of its own
+    """Wrap `step`: runs without gradients (its closure with them), between torch's hooks, and cannot create state."""
+    if getattr(step, "hooked", False):  # inherited: each class gets its own wrapper
         step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
     trusted = getattr(step, "makes_no_state", False)
 
@@ -48,7 +48,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             self._is_stepping = False
 
-    # Dynamo counts recompilations by code object: one class must not use up the limit of another.
+    # Dynamo counts recompilations for each code object: one class must not use up the limit of another class.
     wrapper.__code__ = wrapper.__code__.replace()  # type: ignore[attr-defined]  # it is a function
     wrapper.hooked = True  # type: ignore[attr-defined]  # what torch looks for
     return wrapper
@@ -64,7 +64,7 @@ def _enable_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
 
 @contextmanager
 def _run_hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
-    """Run the hooks of torch's optimizers; those before the step may put other arguments into `call`."""
+    """Run the hooks of torch's optimizers. A hook before the step may replace the arguments in `call`."""
     with torch.autograd.profiler.record_function(f"Optimizer.step#{type(optimizer).__name__}.step"):
         before = (torch_optimizer._global_optimizer_pre_hooks, optimizer._optimizer_step_pre_hooks)
         for hook in list(chain.from_iterable(hooks.values() for hooks in before)):

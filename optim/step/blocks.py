@@ -1,9 +1,9 @@
-"""Parts of a work that are stepped one after the other: in eager steps on the CPU, blocks that fit into a core's cache;
-elsewhere, lists whose copies in float32 take limited memory.
+"""Parts of a work that are stepped one after the other.
 
-An update written as operations on lists reads and writes all tensors once for each operation, and the time of a step is
-the time of its memory traffic. On a block, only the first operation reads memory: the later ones find their operands in
-the cache.
+In eager steps on the CPU, the parts are blocks that fit into a core's cache. Elsewhere, they are lists whose copies in
+float32 take limited memory. An update written as operations on lists reads and writes all tensors once for each
+operation, and the time of a step is the time of its memory traffic. On a block, only the first operation reads memory:
+the later operations find their operands in the cache.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from ..base.tensor_lists import Columns, Piece
 from .work import Work
 
-BLOCK = 1 << 18  # elements: few enough for the caches, and enough for the calls on them to cost little
-LIST = 1 << 26  # elements that are stepped in float32 together, elsewhere
+BLOCK = 1 << 18  # elements: few enough for the caches, and enough that the calls cost little
+LIST = 1 << 26  # elements that are stepped together in float32, on other devices
 
 
 def blocks(columns: Columns) -> Iterator[Piece]:

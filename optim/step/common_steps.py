@@ -9,16 +9,16 @@ from .work import Factors
 
 
 def penalized_gradient(h: Factors, p: Tensors, g: Tensors) -> Tensors:
-    """What is descended: the gradient, with its sign turned to maximize, plus the weight decay of an L2 penalty."""
+    """The gradient to descend: with its sign turned to maximize, and with the gradient of an L2 penalty added."""
     g = neg(g) if h["maximize"] else g
     return g if is_zero(h["weight_decay"]) else add(g, p, h["weight_decay"])
 
 
 def apply_weight_decay(h: Factors, f: Factors, p: Tensors, g: Tensors) -> Tensors:
-    """Apply the weight decay in either form, and give the gradient to descend.
+    """Apply the weight decay in either form, and return the gradient to descend.
 
-    As an L2 penalty it is part of that gradient. Decoupled, the parameters shrink now, but for cautious weight decay,
-    which the update applies later with `decay_along_`.
+    An L2 penalty is part of this gradient. Decoupled weight decay shrinks the parameters now, except for cautious
+    weight decay, which the update applies later with `decay_cautiously_`.
     """
     if not h["decoupled_weight_decay"]:
         return penalized_gradient(h, p, g)
@@ -28,7 +28,7 @@ def apply_weight_decay(h: Factors, f: Factors, p: Tensors, g: Tensors) -> Tensor
 
 
 def moment_factors(h: dict[str, Any]) -> Factors:
-    """What `update_moments` needs of the hyperparameters."""
+    """The factors that `update_moments` needs."""
     beta1, beta2 = h["betas"]
     return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
 
@@ -46,7 +46,7 @@ def square_average_(v: Tensors, g: Tensors, beta: Factor, one_minus_beta: Factor
 
 
 def root_plus_eps(v: Tensors, eps: Factor) -> Tensors:
-    """sqrt(v) + eps, to divide by."""
+    """sqrt(v) + eps, as a divisor."""
     root = sqrt(v)
     shift_(root, eps)
     return root

@@ -1,10 +1,10 @@
-"""How a step runs: one update rule for each optimizer, on numbers where the host knows them, else on tensors.
+"""How a step runs: one update rule for each optimizer, on numbers if the host knows them, otherwise on tensors.
 
-An eager step on the CPU and on a CUDA GPU takes hyperparameters and counts as numbers: those on the CPU are read, and
-what is on the GPU is known without reading (known_counts.py). Torch's fused kernel takes the step where there is one
+An eager step on the CPU and on a CUDA GPU uses hyperparameters and counts as numbers. Values on the CPU are read, and
+counts on the GPU are known without reading (known_counts.py). If torch has a fused kernel for the step, the kernel runs
 (fused.py). Otherwise the update runs over all tensors at once, on the CPU over blocks that fit the cache (blocks.py).
 
-In a graph, on any other device, and for what the host does not know, hyperparameters and counts stay tensors, nothing
+In a graph, on any other device, and if the host does not know a count, hyperparameters and counts stay tensors. Nothing
 is read, and the update runs over all tensors at once.
 """
 
@@ -26,7 +26,7 @@ from .work import Factors, Work, split_by_layout
 
 
 class StepInPlace:
-    """A step of tensors that are updated as they are; `WidenedStep`, with the same methods, is that of the others."""
+    """A step of tensors that are updated in place. `WidenedStep` has the same methods, for bfloat16 tensors."""
 
     def read(self, piece: Piece) -> Columns:
         """The columns of a piece."""
@@ -37,7 +37,7 @@ class StepInPlace:
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
-    """A step outside of graphs: on numbers on the CPU and on CUDA, else on tensors."""
+    """A step outside of graphs: on numbers on the CPU and on CUDA, otherwise on tensors."""
     for original in works:
         device = original.columns["p"][0].device
         if device.type not in ("cpu", "cuda"):
@@ -52,13 +52,13 @@ def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
 
 
 def _is_being_captured() -> bool:
-    """Whether what is launched on the GPU now is recorded as a CUDA graph."""
+    """Whether the current launches on the GPU are recorded as a CUDA graph."""
     is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
     return is_in_use and torch.cuda.is_current_stream_capturing()
 
 
 def _step_part_eagerly(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
-    """The step of tensors that are all contiguous, or are not: by torch's kernel if it can take it."""
+    """The step of tensors that are either all contiguous or all not: by torch's kernel if it supports the step."""
     in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
     for work in [part] if in_blocks else split_work(part):
         fused = work.algorithm.fused if contiguous else None
@@ -66,12 +66,12 @@ def _step_part_eagerly(part: Work, contiguous: bool, known_counts: KnownCounts) 
         if kernel is None:
             _step_on_numbers(work, known_counts, in_blocks)
         else:
-            # A kernel goes through memory once, also without blocks. They are for copies in float32 alone.
+            # A kernel reads memory once, also without blocks. It needs blocks only for copies in float32.
             _step_by_kernel(work, kernel, in_blocks and work.widening is not None)
 
 
 def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
-    """A step that one of torch's fused kernels takes."""
+    """A step by one of torch's fused kernels."""
     _count_step(work)
     step_counts = work.scalars.get(STEP)
     step = _make_step(work, in_blocks)
@@ -82,7 +82,7 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
 
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
-    """A step for which the scalar states are numbers; if the host does not know them all, a step on tensors."""
+    """A step with the scalar states as numbers. If the host does not know them all, a step on tensors."""
     old_values: dict[str, list[float]] = {}  # the scalar states before this step: by name, one for each parameter
     names = [name for name in work.algorithm.reads if name in work.scalars]
     for name in names:
@@ -93,7 +93,7 @@ def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> 
                 known_counts.note_computed(work.scalars[computed])
             return
         old_values[name] = known
-    _count_step(work)  # in the states; in the numbers `s` it is counted below
+    _count_step(work)  # this counts in the states; the numbers `s` are counted below
     for part, s in _split_by_numbers(work, old_values):
         if STEP in s:
             s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
@@ -102,7 +102,7 @@ def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> 
 
 
 def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
-    """The work in parts of parameters whose numbers are the same, each with these: one for each name."""
+    """Split the work into parts of parameters with equal numbers. Each part comes with its numbers by name."""
     indices: dict[tuple[float, ...], list[int]] = {}
     for i in range(len(work.columns["p"])):
         indices.setdefault(tuple([column[i] for column in numbers.values()]), []).append(i)
@@ -133,7 +133,7 @@ def _count_step(work: Work) -> None:
 def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
     """Update parameters and all of their states.
 
-    `s`: the scalar states that the factors need, this step counted. Gives those to which the factors have given new
+    `s`: the scalar states that the factors need, this step counted. Returns the states for which the factors have new
     values.
     """
 
@@ -141,13 +141,13 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
         dtype = work.scalars[STEP][0].dtype
         if not isinstance(x, Tensor):
             return torch.tensor(x, dtype=dtype, device="cpu").item()
-        # Inductor drops a conversion there and back; a limit between the two changes nothing.
+        # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
     new_values = dict(s)  # `factors` writes new values into it
     factors = work.algorithm.factors(work.hyper, new_values, round_as_state)
     changed: dict[str, Any] = {}
-    for name, value in new_values.items():  # tensors are not compared, as that would read them
+    for name, value in new_values.items():  # tensors are not compared, since a comparison would read them
         if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
             _fill(work.scalars[name], value)
             changed[name] = value
@@ -161,7 +161,7 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
 
 
 def _pieces(work: Work, in_blocks: bool) -> Iterable[Piece]:
-    """What is updated one after the other."""
+    """The pieces that are updated one after the other."""
     return blocks(work.columns) if in_blocks else [_whole_piece(work)]
 
 
@@ -171,19 +171,19 @@ def _whole_piece(work: Work) -> Piece:
 
 
 def _make_step(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
-    """The step of a work, which reads its pieces and writes them back."""
+    """The step of a work: it reads the pieces of the work and writes them back."""
     if work.widening is None:
         return StepInPlace()
     return WidenedStep(work.widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
 
 
 def _fill(column: Tensors, value: Any) -> None:
-    """Put a number into the scalar state of all parameters, or a tensor with one number for all or for each."""
+    """Put a number into the scalar state of all parameters; a tensor has one number for all, or one for each."""
     dtype, n = column[0].dtype, len(column)
     if isinstance(value, Tensor):
         values = value.to(dtype).expand(n).view(n, *column[0].shape)
         torch._foreach_copy_(column, list(values.unbind()))
-    elif column[0].is_cuda:  # nothing is copied there from the host
+    elif column[0].is_cuda:  # so that nothing is copied there from the host
         torch._foreach_zero_(column)
         torch._foreach_add_(column, value)
     else:
@@ -191,7 +191,7 @@ def _fill(column: Tensors, value: Any) -> None:
 
 
 def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
-    """The hyperparameters as the factors need them: numbers, or 0-dim tensors in double precision on the device.
+    """The hyperparameters in the form for the factors: numbers, or 0-dim tensors in double precision on the device.
 
     With `read_on_host`, tensors on the CPU become numbers.
     """
@@ -212,17 +212,18 @@ def _double_dtype(device: torch.device) -> torch.dtype:
 
 
 def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
-    """Hyperparameters and factors as operations on lists take them: a number, a 0-dim tensor, or a list of these.
+    """Hyperparameters and factors in the form for operations on lists: a number, a 0-dim tensor, or a list of these.
 
-    What is a tensor gets the dtype of the update, and one with an element for each parameter becomes a list. A
-    hyperparameter is left out where a factor has its name.
+    Tensors get the dtype of the update. A tensor with an element for each parameter becomes a list. If a factor has the
+    name of a hyperparameter, the hyperparameter is left out.
     """
     both = {**hyper, **factors}
     tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
     if tensors:
         dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
         cast = [x.to(dtype) for x in tensors.values()]
-        if torch.compiler.is_compiling():  # through one array, which inductor keeps: else each element computes it anew
+        if torch.compiler.is_compiling():
+            # Inductor keeps one array. Without the array, every element would compute the factors again.
             parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
             cast = [part.view(x.shape) for part, x in zip(parts, cast)]
         both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
@@ -233,10 +234,10 @@ def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Fac
 
 
 def _add_dimensions(work: Work) -> Work:
-    """Views with a dimension of tensors that have none.
+    """Replace 0-dim tensors by views with one dimension.
 
-    torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view
-    of it.
+    torch (2.7 to 2.13) drops in-place operations on a 0-dim float64 input on the CPU from a graph, but not operations
+    on a view of the input.
     """
     return work._replace(
         columns={name: _add_dimension(xs) for name, xs in work.columns.items()},
@@ -249,19 +250,19 @@ def _add_dimension(xs: Tensors) -> Tensors:
 
 
 class StartedStep(NamedTuple):
-    """A step whose update is yet to be done: what that needs."""
+    """A step before its update: everything that the update needs."""
 
     hyper: Factors
     factors: Factors
     columns: Columns
-    write_back: Callable[[], None]  # to be called after the update
+    write_back: Callable[[], None]  # call this after the update
 
 
 def start_step(work: Work, read_on_host: bool) -> StartedStep:
-    """Begin a step, outside of graphs, whose update is the caller's: of these columns, by these numbers.
+    """Start a step outside of graphs. The caller updates the columns of the result with its numbers.
 
-    The factors of the algorithm need no scalar states. With `read_on_host`, hyperparameters that are tensors on the CPU
-    become numbers.
+    The factors of the algorithm must not need scalar states. With `read_on_host`, hyperparameters that are tensors on
+    the CPU become numbers.
     """
     hyper = _hyperparameters(work, read_on_host)
     _count_step(work)

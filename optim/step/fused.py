@@ -1,8 +1,8 @@
 """Torch's fused kernels, each for a whole step, on the CPU and on CUDA.
 
-A kernel reads and writes each tensor once, where operations on lists do so once for each operation. Each function gives
-a kernel, or None where torch's cannot take the step. A kernel takes step counts, which have this step counted, and
-then the columns by name, as `update` does.
+A kernel reads and writes each tensor once; operations on lists do so once for each operation. Each function returns a
+kernel, or None if torch's kernel does not support the step. The arguments of a kernel are the step counts, with this
+step counted, and the columns by name, as in `update`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .work import Work
 
 Kernel = Callable[..., None]
 
-# torch 2.7 has this kernel for the CPU alone.
+# torch 2.7 has this kernel only for the CPU.
 ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA")
 
 
@@ -33,7 +33,7 @@ def fused_sgd(work: Work) -> Kernel | None:
         or not is_switched_off(h["dampening"])
         or ("momentum_buffer" in work.columns and h["momentum"] == 0)
     ):
-        return None  # a momentum that is a tensor is 0 for now: the kernel wants no buffer then
+        return None  # a momentum tensor may be 0 at present, and the kernel must get no buffer then
     if p.is_cpu and p.dtype.itemsize < 4 and work.widening is None:
         return None  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
 
@@ -45,7 +45,7 @@ def fused_sgd(work: Work) -> Kernel | None:
             momentum=h["momentum"],
             dampening=h["dampening"],
             nesterov=h["nesterov"],
-            is_first_step=False,  # without dampening, the first step from a buffer of zeros is like any other
+            is_first_step=False,  # without dampening, the first step from a buffer of zeros is the same as any other
             **arguments,
         )
 
@@ -81,9 +81,9 @@ def fused_adagrad(work: Work) -> Kernel | None:
 
 
 def _kernel_arguments(work: Work) -> dict[str, Any] | None:
-    """The arguments that all of these kernels have; None where the kernel cannot take the hyperparameters.
+    """The arguments that all of these kernels share; None if a kernel does not support the hyperparameters.
 
-    They are numbers, but for the learning rate on CUDA, which may be a tensor there and is read as float32.
+    They are numbers. Only the learning rate on CUDA may be a tensor, which is read as float32.
     """
     h, p = work.hyper, work.columns["p"][0]
     lr = h["lr"]

@@ -1,11 +1,11 @@
 """The counts of an eager step as numbers, on a CUDA GPU without reading them in every step.
 
-A count is a scalar state: a 0-dim tensor, such as that of the steps of a parameter. The factors of an update depend on
-counts, which lie beside their parameters: a captured step needs them there. To read those on a GPU would wait for it,
-and computing with them there takes many small kernels, and factors that torch's multi-tensor kernels take for one
-tensor at a time. But eager steps are the host's own doing: it knows what each count began with and how often it was
-advanced. So it keeps the number, beside the version that torch has of each tensor. A write by anybody else (a load, a
-move, a compiled step) changes the version, and the next eager step reads the counts once.
+A count is a scalar state: a 0-dim tensor, such as the number of steps of a parameter. The factors of an update depend
+on counts, which are on the devices of their parameters, where a captured step needs them. Reading a count on a GPU
+would wait for the GPU. Computing with counts there takes many small kernels, and torch's multi-tensor kernels then
+process one tensor at a time. But the host itself runs the eager steps: it knows the first value of each count and how
+often it has advanced. So the host keeps the number, together with torch's version of each tensor. Any other write (a
+load, a move, a compiled step) changes the version, and the next eager step reads the counts once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KnownCounts:
         self._unknown: dict[int, ref[Tensor]] = {}
 
     def note(self, counts: Tensors, value: Any) -> Any:
-        """All of them are this number now. Gives it as they hold it: rounded to their dtype. A tensor is not read."""
+        """Note that all counts have this value. Returns the value rounded to their dtype; a tensor is not read."""
         if isinstance(value, Tensor):
             self.note_computed(counts)
             return value
@@ -39,15 +39,15 @@ class KnownCounts:
         return rounded
 
     def note_computed(self, counts: Iterable[Tensor]) -> None:
-        """The GPU has computed what they hold now, which the host does not know and must not read in every step."""
+        """Note that the GPU has computed the counts: the host does not know them, and must not read them every step."""
         self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
 
     def mark_unknown(self, counts: Iterable[Tensor]) -> None:
-        """A CUDA graph that is being captured may advance them whenever it is replayed, and the host will not know."""
+        """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
         self._unknown.update((id(x), ref(x)) for x in counts)
 
     def read(self, counts: Tensors) -> list[float] | None:
-        """The number in each; None where only the GPU has it. What somebody else wrote is read, which waits for it."""
+        """The number in each count; None if only the GPU has it. Counts that changed elsewhere are read from it."""
         if counts[0].is_cpu:
             return [x.item() for x in counts]
         if self._unknown and any(id(x) in self._unknown and self._unknown[id(x)]() is x for x in counts):
@@ -59,7 +59,7 @@ class KnownCounts:
             ):
                 known = [number for _, _, number in entries if number is not None]
                 return known if len(known) == len(entries) else None
-        except KeyError:  # one that was never noted
+        except KeyError:  # a count that was never noted
             pass
         numbers: list[float] = torch.stack(counts).tolist()
         self._known.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))

@@ -1,6 +1,6 @@
-"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows.
+"""The base class of the optimizers here: a subclass defines its state and its update rule.
 
-The class has five parts: what a subclass says, the state, a step, a compiled step, the float32 values of parameters.
+The class has five parts: methods of a subclass, the state, a step, a compiled step, the float32 values of parameters.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
 from .work import Factors, Work, convert_to_plain_tensors, group_by_kind
 
-# On the CPU, inductor looks for fewer pairs of loops to fuse: all tensors share small arrays of factors, so that each
-# would be compared with each. Those of one tensor are still found, and 150 tensors compile in 0.6 of the time.
+# On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
+# compare every loop with every other. The loops of one tensor are still fused, and 150 tensors compile in 0.6 of the
+# time.
 INDUCTOR_ON_CPU = {"max_fusion_buffer_group_pairwise_attempts": 2}
 
-MOST_GRAPHS = 2  # for sets of parameters that have gradients: such as with and without a part that is frozen
+MOST_GRAPHS = 2  # one for each set of parameters with gradients, such as with and without a frozen part
 
-# The averages of weights whose `swapped()` is in use: their parameters hold the average at present.
+# The averages of weights inside of their `swapped()`: the parameters currently hold the average.
 swapped_averages: list[Optimizer] = []
 
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
 def is_widened(group: Mapping[str, Any], p: Tensor) -> bool:
-    """Whether a parameter is stepped in float32, where it or its states are bfloat16."""
+    """Whether a parameter is stepped in float32 although it or its states are bfloat16."""
     return bool(group.get("state_dtype")) or (p.dtype is torch.bfloat16 and has_precision_option(group))
 
 
@@ -58,7 +59,7 @@ def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
 
 
 def active_states(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
-    """Of the states of elements, the names of those that are not switched off, and of the remainder if there is one."""
+    """The names of the states of elements that are not switched off, and of the remainder if there is one."""
     names = [name for name in tensor_states if name is not None]
     return [*names, REMAINDER] if has_remainder(group, p) else names
 
@@ -67,26 +68,26 @@ class RuleOptimizer(Optimizer):
     """An optimizer that is an update rule: a subclass defines the state and the rule.
 
     The rule is in two functions. `factors` computes the numbers of a step that are the same for all elements, such as
-    1 - β1, and `update` is the equation, over lists of tensors. What they are given:
+    1 - β1. `update` is the equation, over lists of tensors. Their arguments are:
 
         h: the hyperparameters of the group, by name.
         s: the scalar states (one number for each parameter, such as `step`), by name.
         f: the factors, by name.
         p: the parameters, and g their gradients: lists of tensors.
-        and each state that belongs to the elements, by its name: a list with a tensor for each parameter.
+        Each state that belongs to the elements, by its name: a list with a tensor for each parameter.
 
     Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see execution.py.
     """
 
-    elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
-    matrices_apart: ClassVar[bool] = False  # they have other states than vectors, and are not updated with these
+    elementwise: ClassVar[bool] = True  # the update of an element depends only on this element
+    matrices_apart: ClassVar[bool] = False  # matrices have other states than vectors, and are updated separately
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
-    fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
+    fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, if it supports the step
 
     def __init__(self, params: Any, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
         """`arguments`: the constructor's arguments, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled_step: Callable[..., None] | None = None
-        self._parameter_sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
+        self._parameter_sets: set[tuple[int, ...]] = set()  # the sets of parameters with gradients in compiled steps
         self._known_counts = KnownCounts()
         precision = arguments.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
@@ -99,26 +100,27 @@ class RuleOptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if arguments and arguments[-1].name == "precision":  # its four arguments by name, for help() and for configs
+        if arguments and arguments[-1].name == "precision":
+            # The signature shows the four options by name, for help() and for configs.
             kind = inspect.Parameter.KEYWORD_ONLY
             arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
         cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._compiled_step, self._parameter_sets = None, set()  # a copy is compiled anew
+        self._compiled_step, self._parameter_sets = None, set()  # a copy is compiled again
         self._known_counts = KnownCounts()
 
-    # What a subclass says
+    # The methods of a subclass
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """The states that are one number for each parameter: what each begins with, by name."""
+        """The first values of the states that are one number for each parameter, by name."""
         return {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
-        """The names of the states that belong to the elements; None in the place of one that is switched off.
+        """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
-        Stochastic rounding goes by their places: each state has noise of its own.
+        Stochastic rounding uses the positions of the names: each state has different noise.
         """
         raise NotImplementedError
 
@@ -130,28 +132,28 @@ class RuleOptimizer(Optimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
-        """The factors that `update` needs beside the hyperparameters.
+        """The factors that `update` needs in addition to the hyperparameters.
 
-        They are Python numbers, or tensors with one element for each parameter. One with the name of a hyperparameter
-        takes its place.
+        They are Python numbers, or tensors with one element for each parameter. A factor with the name of a
+        hyperparameter replaces it.
 
-        `s` has the scalar states named in `reads`: `step` with this step counted, others as the last step left them. A
-        new value of one is written into `s`, and reaches the state from there. `round_as_state` rounds a number as the
-        state will.
+        `s` has the scalar states named in `reads`: `step` with this step counted, the others from the previous step.
+        Write a new value of a state into `s`, from where it is copied into the state. `round_as_state` rounds a number
+        to the dtype of the state.
         """
         raise NotImplementedError
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, *_: Any, **states: Any) -> None:
-        """Update parameters and states in place. A state that is switched off is not given.
+        """Update parameters and states in place. A state that is switched off is not passed.
 
-        If the update of an element depends on others (`elementwise` is False), there is `placement`, too: where
-        distributed parameters lie, None for others.
+        If the update of an element depends on other elements (`elementwise` is False), `placement` is passed, too: the
+        placement of distributed parameters, None for other parameters.
         """
         raise NotImplementedError
 
     def step_shared(self, works: list[Work]) -> list[Work]:
-        """Do the work, outside of graphs, that several ranks do together. Gives the rest."""
+        """Outside of graphs, do the work that several ranks share. Returns the remaining work."""
         return works
 
     # The state
@@ -165,15 +167,15 @@ class RuleOptimizer(Optimizer):
                         self._known_counts.note([state[name]], first)
 
     def _initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        """The initial state of a parameter, with what the precision options of its group ask for."""
+        """The initial state of a parameter, with the states and dtypes of its group's precision options."""
         check_group(RULES, group, f"{type(self).__name__}: ")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.parameter_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
-        # The options are one set for all groups: they may name states that only the other algorithms have.
+        # All groups share the same options, which may name states that only other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
-        if is_widened(group, p):  # then an initial value is rounded once, from float32 to the dtype of the state
+        if is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
@@ -185,7 +187,7 @@ class RuleOptimizer(Optimizer):
         return state
 
     def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names of the scalar states: those of the algorithm, and a step count where something else needs it."""
+        """The names of the algorithm's scalar states, and of a step count if an option needs it."""
         names = algorithm.scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)
@@ -195,7 +197,7 @@ class RuleOptimizer(Optimizer):
         return {*self._scalar_names(algorithm, group), *active_states(algorithm.tensor_states(group, p), group, p)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        names: dict[str, None] = {}  # in their order
+        names: dict[str, None] = {}  # keeps the order
         for group in self.param_groups:
             for p in group["params"]:
                 for name in self.algorithm_of(group).tensor_states(group, p):
@@ -221,20 +223,20 @@ class RuleOptimizer(Optimizer):
         active = [p for p in self._all_parameters() if p.grad is not None]
         compiled = self._find_compiled_step(active)
         if compiled is not None:
-            self.hold_tensors()  # where a number was put in
-        remaining = self.step_shared(self.gather())  # without what ranks have stepped together
+            self.hold_tensors()  # if the user has replaced a tensor by a number
+        remaining = self.step_shared(self.gather())  # without the work that ranks have shared
         if compiled is not None and remaining:
-            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
+            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # too many shapes or settings: the step is eager
                 compiled(remaining)
                 remaining = []
         eager_step(remaining, self._known_counts)
-        # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
-        # pass has changed.
+        # Torch's kernels do not change the versions of some tensors. Autograd needs them to notice that a tensor that
+        # it kept for a backward pass has changed.
         torch.autograd.graph.increment_version(active)
         return loss
 
     def gather(self) -> list[Work]:
-        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
+        """The work of a step: parameters with a gradient, by group, device and dtype. Everything is checked first."""
         works: list[Work] = []
         numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
         if any(group.get("stochastic_rounding") for group in self.param_groups):
@@ -268,13 +270,13 @@ class RuleOptimizer(Optimizer):
     ) -> Sequence[str]:
         """The names of the scalar states that a step of these parameters changes."""
         names = self._scalar_names(algorithm, group)
-        # SGD needs the count for its dampening alone. While that is 0 the count goes on with the buffer, so that it is
-        # right when the dampening comes back; without momentum (a None) both stand still.
+        # SGD needs the count only for its dampening. While the dampening is 0, the count advances with the buffer, so
+        # that it is right when the dampening returns. Without momentum (a None), neither changes.
         is_counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
         return (*names, STEP) if is_counted else names
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
-        """The states of these names, each in a list with one for each parameter."""
+        """The states of these names. Each is a list with one tensor for each parameter."""
         columns: Columns = {}
         for name in names:
             if name not in states[0]:
@@ -283,7 +285,7 @@ class RuleOptimizer(Optimizer):
         return columns
 
     def _raise_missing_state(self, group: Mapping[str, Any], name: str) -> None:
-        """Raise `ValueError` for a state that a group needs since its hyperparameters have changed."""
+        """Raise `ValueError` for a state that a group needs after a change of its hyperparameters."""
         values = ", ".join(
             f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
         )
@@ -293,7 +295,7 @@ class RuleOptimizer(Optimizer):
         )
 
     def _check_state_fits(self, params: Tensors) -> None:
-        """Raise `ValueError` for a parameter whose state does not fit it: in a graph, state cannot follow."""
+        """Raise `ValueError` for a parameter whose state does not fit it, since state cannot follow in a graph."""
         for p in params:
             if not self._keeper.has_fitting_state(p, self.state):
                 raise ValueError(
@@ -332,10 +334,10 @@ class RuleOptimizer(Optimizer):
     def compile(self, **options: Any) -> None:
         """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
 
-        The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
-        changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
-        What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
-        compiling and steps faster, unless `mode` or `options` are given.
+        The update is one graph, starting at the first step. The numbers in the groups become 0-dim float64 tensors, so
+        that a change compiles nothing again: change them with `group["lr"].fill_(value)` or a scheduler. Wrappers of
+        `step`, added before or after, stay outside of the graph. On the CPU, inductor gets options that make compiling
+        and steps faster, unless you pass `mode` or `options`.
         """
         check_compiler()
         self.hold_tensors()
@@ -344,7 +346,7 @@ class RuleOptimizer(Optimizer):
 
     def _compile_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         """A function compiled with the options of `compile`."""
-        # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
+        # Dynamo counts recompilations for each code object: one optimizer must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
         on_cpu = all(p.is_cpu for p in self._all_parameters())
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
@@ -352,7 +354,7 @@ class RuleOptimizer(Optimizer):
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
 
     def _find_compiled_step(self, active: list[Tensor]) -> Callable[..., None] | None:
-        """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
+        """The compiled step of these parameters with gradients, or None. A third set of parameters ends compiling."""
         if self._compiled_step is None or not active:
             return None
         self._parameter_sets.add(tuple(map(id, active)))
@@ -367,7 +369,7 @@ class RuleOptimizer(Optimizer):
         return self._compiled_step
 
     def _accelerator_graph_capture_health_check(self) -> None:
-        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
+        """torch calls this before it captures a step as a CUDA graph. Every optimizer here supports that."""
 
     _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
 
@@ -376,9 +378,9 @@ class RuleOptimizer(Optimizer):
     def float32_parameters(self) -> dict[Tensor, Tensor]:
         """The master weights, for an export, an average or an evaluation.
 
-        A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
-        parameters (without master weights the same values), in their own dtype for others. Raises `RuntimeError` where
-        the parameters hold an average of weights: inside `WeightAverage.swapped()`.
+        Returns a dict from each parameter to a new tensor of its shape, distributed like the parameter. The tensor is
+        in float32 for bfloat16 parameters (without master weights it has the same values), otherwise in the parameter's
+        dtype. Raises `RuntimeError` inside `WeightAverage.swapped()`, where the parameters hold an average of weights.
 
         >>> import torch
         >>> import optim
@@ -401,7 +403,7 @@ class RuleOptimizer(Optimizer):
         return make_dtensor_like(value, p)
 
     def _check_not_swapped(self, p: Tensor) -> None:
-        """Raise `RuntimeError` for a parameter that holds an average: its low 16 bits here are those of the weight."""
+        """Raise `RuntimeError` for a parameter that holds an average, since its remainder belongs to the weight."""
         if any(p in average.state for average in swapped_averages):
             raise RuntimeError(
                 f"{type(self).__name__}: master weights are neither read nor loaded inside WeightAverage.swapped(), "
@@ -410,11 +412,11 @@ class RuleOptimizer(Optimizer):
 
     @torch.no_grad()
     def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
-        """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
+        """Set parameters, and their remainders with master weights, from a dict of `float32_parameters()`.
 
-        Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
-        no parameter here, and for a value that is no tensor of numbers of its shape and distribution; `RuntimeError`
-        inside `WeightAverage.swapped()`.
+        Parameters that are not in the dict do not change. A key that is not a parameter here is a `ValueError`, and so
+        is a value whose shape or distribution differs or that is not a tensor of numbers. Then nothing changes. Inside
+        `WeightAverage.swapped()`, it raises `RuntimeError`.
         """
         self._keeper.follow(self)
         for p, value in values.items():
@@ -433,7 +435,7 @@ class RuleOptimizer(Optimizer):
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:
-                copy = local_shard(value, p).float().clone()  # which is lost
+                copy = local_shard(value, p).float().clone()  # split_ overwrites it
                 split_(copy, [local_shard(p, p)], [local_shard(self.state[p][REMAINDER], p)])
             else:
                 p.copy_(value)

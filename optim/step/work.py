@@ -18,16 +18,16 @@ Factors = dict[str, Any]
 class Work(NamedTuple):
     """The tensors of one group (on one device, of one dtype), and the numbers that go with them.
 
-    They are in named columns, with one tensor for each parameter: "p" are the parameters, "g" the gradients, and each
-    state goes by its name. A state that is switched off has no column.
+    The tensors are in named columns, with one tensor for each parameter: "p" are the parameters, "g" the gradients, and
+    each state has a column of its name. A state that is switched off has no column.
     """
 
     algorithm: Any  # the class whose `factors` and `update` apply
     hyper: dict[str, Any]  # the hyperparameters, by name
     columns: Columns
     scalars: Columns  # the states that are one number for each parameter
-    placement: Placement | None = None  # where distributed parameters lie
-    widening: Widening | None = None  # how bfloat16 is stepped in float32; None: nothing is
+    placement: Placement | None = None  # the placement of distributed parameters
+    widening: Widening | None = None  # how bfloat16 is stepped in float32; None if nothing is
 
     def select(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
@@ -47,7 +47,7 @@ def _select(xs: Any, indices: list[int]) -> list[Any]:
 
 
 def convert_to_plain_tensors(work: Work) -> Work:
-    """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
+    """Replace tensors by those that the update needs: real views of complex ones, local parts of distributed ones."""
     params = work.columns["p"]
     placement = make_placement(params) if sharding.DTENSOR_CLASSES else None
     if placement is not None:
@@ -68,7 +68,7 @@ def _real_views(xs: Tensors) -> Tensors:
 
 
 def group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
-    """The parameters in lists that can be updated together: of one device, dtype and distribution."""
+    """Group parameters that can be updated together: each list has one device, dtype and distribution."""
     mixed = matrices_apart or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
     if not mixed and not sharding.DTENSOR_CLASSES:
         return [params] if params else []
@@ -80,9 +80,10 @@ def group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tenso
 
 
 def split_by_layout(work: Work) -> list[tuple[Work, bool]]:
-    """The work in up to two parts: of contiguous tensors (True), and of others.
+    """Split the work into up to two parts: contiguous tensors (True), and other tensors.
 
-    Where an update goes by elements, the order of the dimensions does not matter: it is that in the parameter's memory.
+    If an update is elementwise, the order of the dimensions does not matter. The tensors then use the order of the
+    parameter's memory.
     """
     if all(map(_is_contiguous, work.columns.values())):
         return [(work, True)]
@@ -99,7 +100,7 @@ def _is_contiguous(xs: Tensors) -> bool:
 
 
 def _permute_to_memory_order(work: Work) -> Work:
-    """Views whose dimensions are in the order in which the parameter's lie in memory."""
+    """Replace tensors by views whose dimensions are in the order of the parameter's memory."""
     orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.columns["p"]]
     work = work._replace(columns={name: _permute(xs, orders) for name, xs in work.columns.items()})
     if work.widening is not None:
