@@ -20,6 +20,12 @@ from timesched.time.units import TimeUnit
 WITH_BATCH_SIZES = ("unit", "ends", "purity", "one formula", "cost")
 
 
+def examples_of(law):
+    """How many examples a law gets. test-deep tries thousands; make test repeats the same few every time."""
+    count = settings.default.max_examples // (2 if law in ("purity", "cost", "a closed form") else 1)
+    return count if count > 100 else min(count, 30)
+
+
 # What depends on the length of a step: tests/unit/test_half_lives.py has what these laws then say.
 OF_TIMES = [(row, law) for row in ROWS for law in LAWS if not (law in ("ratio", "rates", "epochs") and row.in_steps)]
 
@@ -30,7 +36,7 @@ def test_law(row, law):
     examples = [eval(example, vars(timesched)) for example in row.examples]
     assert examples and all(type(schedule) is row.schedule for schedule in examples)
 
-    @settings(max_examples=settings.default.max_examples // (2 if law in ("purity", "cost") else 1))
+    @settings(max_examples=examples_of(law))
     @given(st.data())
     def holds(data):
         run = data.draw(runs() | runs_with_batch_sizes() if law in WITH_BATCH_SIZES else runs())
@@ -49,7 +55,7 @@ OF_CLOSED_FORMS = [
 def test_law_of_a_closed_form(row, law):
     units = [TimeUnit.EPOCH, TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.DURATION]
 
-    @settings(max_examples=settings.default.max_examples // 2)
+    @settings(max_examples=examples_of("a closed form"))
     @given(st.data())
     def holds(data):
         run = data.draw(runs())

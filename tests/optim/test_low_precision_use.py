@@ -381,14 +381,17 @@ def test_a_cast_away_from_bfloat16_says_what_is_lost():
     ids=lambda value: getattr(value, "name", value),
 )
 def test_one_graph(row, way):
-    """Captured once while the rate changes; as close to the eager step as float32 and a flip of a rounding are."""
+    """Captured once while the rate changes; as close to the eager step as float32 and a flip of a rounding are.
+
+    AdamW is also functionalized, in every way; the graphs of the others are captured and run as they are.
+    """
     options = WAYS[way]
     if row.kwargs.get("centered") and options.get("state_dtype"):
         options = {**options, "state_dtype": {"momentum_buffer": BFLOAT16}}  # all that it may have
     optimizers = [ours(row, small(row), **options) for _ in range(2)]
     mine, eager = optimizers
     with fresh():
-        mine.compile(backend="aot_eager")
+        mine.compile(backend="aot_eager" if row.name == "AdamW" else "eager")
         for step in range(1, 6):
             for optimizer in optimizers:
                 give_gradients(flat(optimizer), step, missing={})

@@ -24,7 +24,7 @@ from tests.optim.signatures import MATRICES
 
 Optimizers = Sequence[optim.Optimizer]
 BATCH = 8  # rows of a whole batch, which 2 and 4 processes share evenly
-STEPS = 10
+STEPS = 5
 SAVED = (0, 5)  # the steps after which there is a checkpoint
 LAST = max(SAVED) + STEPS
 
@@ -59,7 +59,7 @@ SAVING = {
 WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon", "NorMuon")  # their updates depend on more than an element
 CASES = {
     **SAVING,
-    **{f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in WHOLE_TENSOR},
+    **{f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in ("Adafactor", "NorMuon")},
     **{f"{name} scheduled": Case(BY_OPTIMIZER[name].row, scheduled=True) for name in ("AdamW", "SGD", "Muon", "Rprop")},
 }
 

@@ -70,7 +70,7 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("hybrid", training.hybrid, SOME),
         ("placed", training.placed, SOME),
         ("tensor parallel", training.tensor_parallel, SOME),
-        ("load", checkpoints.load, BY_OPTIMIZER),
+        ("load", partial(checkpoints.load, saved=(5,)), BY_OPTIMIZER),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
         ("load experts", experts.load, BY_OPTIMIZER),
         ("sharded bfloat16", low_precision.sharded, low_precision.MASTER),
