@@ -1,4 +1,4 @@
-"""`WeightAverage`: an average of a model's weights, by time and not by steps."""
+"""`WeightAverage`: an average of a model's weights over time instead of steps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer, swapped_averages
 
-AVERAGE = "average"  # the state
+AVERAGE = "average"  # the key of the state
 
-# What a group holds of the clock, as plain ints; 0 batches_per_epoch: not known.
+# The counts of the clock that a group holds, as plain ints. 0 as batches_per_epoch: not known.
 COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
-START = {name: f"start_{name}" for name in COUNTS}  # the keys of the moment when its average began
-LAST = {name: f"last_{name}" for name in COUNTS}  # and of the last step
+START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
+LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
 _COUNT = Number(low=0, integer=True)
 
 
 class WeightAverage(Optimizer):
-    """An average of weights over the time of a clock, for an evaluation or an export: call `step()` after each batch.
+    """An average of weights over the time of a clock, for evaluation or export. Call `step()` after each batch.
 
     At each step:
 
@@ -46,37 +46,39 @@ class WeightAverage(Optimizer):
         k = (t0 - s)/(t1 - s)                       if mean
         A = k*A + (1 - k)*θ
 
-    where θ is a parameter or a buffer, A its average, t0 and t1 are the counts of the clock at the last step and now,
-    and s is the start. It is exponential if `half_life` is a time h, a share if it is a number f, and the mean if it is
-    None. So the past counts by how long ago it was, whatever the batches were, and a step that is left out changes no
-    more than that its weights are not in the average. Before the start k is 0: the average is the weights. A step at
-    the count of the last one changes nothing.
+    where θ is a parameter or a buffer, and A its average. t0 and t1 are the counts of the clock at the last step and at
+    this step, and s is the start. The average is exponential if `half_life` is a time h, a share if it is a number f,
+    and the mean if it is None. Weights count by how long ago they were, for any batch size. If you leave out a step,
+    only the weights of this step are missing in the average. Before the start k is 0: the average equals the weights. A
+    second step at the same count changes nothing.
 
-    The averages are float32 (float64 and complex128 beside such parameters, complex64 beside other complex ones), there
-    from construction on, and equal to the weights then. After weights are loaded, call `reset_state()`. It is an
-    optimizer in how it is saved, moved and sharded, and steps no weights: give it to no trainer, GradScaler or
-    `accelerator.prepare` as one, and save it under a key of its own.
+    The averages are float32. Parameters in float64 and complex128 have averages of their own dtype, and other complex
+    parameters have complex64. The averages exist from construction, and equal the weights at that time. After you load
+    weights, call `reset_state()`. A `WeightAverage` is saved, moved and sharded like an optimizer, but updates no
+    weights. Do not pass it as an optimizer to a trainer, GradScaler or `accelerator.prepare`. Save it under its own
+    key.
 
     State of a parameter of shape S:
         average: S, A = θ
 
     Args:
         params: parameters, or groups of them.
-        clock: the clock of the run, ticked before `step()`.
-        half_life: a time above 0, after which the weights of a moment count half (an exponential average), in any unit
-            that the clock counts, or in `dur`; or a number above 0, the half-life as a share of the time since the
-            start: 0.05 is 5 % of the time so far, where "0.05dur" is 5 % of the run. ln(2) is the mean. Default: None,
-            the mean of all weights since the start.
-        start: when the average begins, a time of 0 or more; the ratio of the clock stretches neither it nor a
-            half-life. Default: None, the moment of construction, or when a group is added.
-        optimizer: one of `optim`, whose master weights are averaged in place of bfloat16 parameters. Default: None.
+        clock: the clock of the run. Call `clock.tick()` before `step()`.
+        half_life: a time above 0, after which the weights count half (an exponential average), in any unit that the
+            clock counts, or in `dur`. Or a number above 0, the half-life as a share of the time since the start: 0.05
+            is 5 % of the time so far, while "0.05dur" is 5 % of the run. ln(2) is the mean. Default: None, the mean of
+            all weights since the start.
+        start: when the average begins, a time of 0 or more. The ratio of the clock changes neither `start` nor
+            `half_life`. Default: None, the time of construction, or when a group is added.
+        optimizer: an optimizer of `optim`, whose master weights are averaged instead of bfloat16 parameters. Default:
+            None.
         buffers: a module whose buffers are averaged, too: its floating-point buffers that are persistent, and finite at
             construction. They are one more group, after the groups of `params`. Default: None, no buffers.
 
     Raises:
-        TypeError, ValueError: `clock` is no Clock, `optimizer` none of `optim`, `buffers` no module, `half_life` or
-            `start` no such time, or a parameter is neither floating-point nor complex; in a step, the clock stands
-            before the last step, counts nothing of the unit, or may count differently on each rank.
+        TypeError, ValueError: `clock` is no Clock, `optimizer` is not from `optim`, `buffers` is no module, or
+            `half_life` or `start` is no valid time. Or a parameter is neither floating-point nor complex. In a step:
+            the clock is before the last step, does not count the unit, or may count differently on each rank.
 
     >>> import torch
     >>> from timesched import Clock
@@ -95,7 +97,7 @@ class WeightAverage(Optimizer):
     >>> weight.item()
     2.0
 
-    Sources: arXiv:2307.13813 for half-lives that scale with the batch, arXiv:2312.02696 for those that are a share of
+    Sources: arXiv:2307.13813 for half-lives that scale with the batch, arXiv:2312.02696 for half-lives as a share of
     the time (its gamma is ln(2)/f - 1).
     """
 
@@ -119,7 +121,7 @@ class WeightAverage(Optimizer):
             raise TypeError(f"WeightAverage.buffers={buffers!r:.80}: this is no module. Pass one, as in buffers=model.")
         self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
         self._buffer_names: list[str] = []
-        self._buffer_group: dict[str, Any] = {"params": []}  # of `param_groups`, if there are such buffers
+        self._buffer_group: dict[str, Any] = {"params": []}  # one of `param_groups`, if there are such buffers
         self.half_life = _read_half_life(half_life)
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
@@ -133,14 +135,14 @@ class WeightAverage(Optimizer):
             self._add_buffers(buffers)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group whose average begins now, or at the start that was given."""
+        """Add a group whose average begins now, or at `start`."""
         self._check_not_swapped("add_param_group()")
         if isinstance(param_group, dict):
             param_group = {**self._initial_group_values(), **param_group}
         super().add_param_group(param_group)
 
     def _add_buffers(self, module: torch.nn.Module) -> None:
-        """Add the group of buffers, with their names if the parameters have names."""
+        """Add the group of buffers. The buffers have names if the parameters have names."""
         averaged = _select_buffers(module)
         if averaged:
             has_names = "param_names" in self.param_groups[0]
@@ -148,7 +150,7 @@ class WeightAverage(Optimizer):
             self._buffer_names, self._buffer_group = list(averaged), self.param_groups[-1]
 
     def _replace_moved_buffers(self) -> None:
-        """Put the module's present buffers into their group, with their states: `model.to()` replaces buffers."""
+        """Put the module's present buffers into their group, and keep their states. `model.to()` replaces buffers."""
         present = [attrgetter(name)(self.buffers) for name in self._buffer_names]
         if all(map(is_, present, self._buffer_group["params"])):
             return
@@ -157,11 +159,11 @@ class WeightAverage(Optimizer):
         self.state.update(zip(present, states))
 
     def _initial_group_values(self) -> dict[str, Any]:
-        """The values of a group whose average is the weights of now."""
+        """The values of a group whose average equals the current weights."""
         return {**self._clock_counts(START), **self._clock_counts(LAST), "begun": self.start is None}
 
     def _clock_counts(self, keys: Mapping[str, str]) -> dict[str, int]:
-        """The counts of the clock under keys of a group."""
+        """The counts of the clock, under the keys of a group."""
         state = self.clock.state_dict()
         return {key: state.get(name, 0) for name, key in keys.items()}
 
@@ -171,14 +173,14 @@ class WeightAverage(Optimizer):
                 self.state[p][AVERAGE] = self._weights(p).to(_average_dtype(p), copy=True)
 
     def _weights(self, p: Tensor) -> Tensor:
-        """A parameter, or its master weights where an optimizer has some."""
+        """A parameter, or its master weights if the optimizer has them."""
         optimizer = None if self._is_swapped else self.optimizer  # inside swapped(), the parameter holds the average
         if optimizer is not None and p.dtype is torch.bfloat16 and p in optimizer.state:
             return optimizer.float32_parameter(p)
         return p.detach()
 
     def reset_state(self, params: Any = None) -> None:
-        """Begin anew with the weights of now; of all parameters, also with the moment of now."""
+        """Start again from the current weights. Without `params`, all averages also start at the current time."""
         self._check_not_swapped("reset_state()")
         self._replace_moved_buffers()
         super().reset_state(params)
@@ -187,14 +189,14 @@ class WeightAverage(Optimizer):
                 group.update(self._initial_group_values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: the gradients are those of the model's optimizer."""
+        """Do nothing: the gradients belong to the optimizer of the model."""
 
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take the weights of now into the average, after `clock.tick()`.
+        """Add the current weights to the average, after `clock.tick()`.
 
-        Raises `TypeError` for a closure, and `ValueError` where the clock stands before the last step, or counts
-        nothing of the unit; nothing is changed then.
+        Raises `TypeError` for a closure. Raises `ValueError` if the clock is before the last step, or does not count
+        the unit. After an error nothing has changed.
         """
         check_not_in_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
         self._check_not_swapped("step()")
@@ -217,24 +219,24 @@ class WeightAverage(Optimizer):
             self._move_compiled(in_graph)
 
     def _move(self, params: list[Tensor], share: float) -> None:
-        """Move the averages towards the weights, by a share of the difference; at 1 they become the weights.
+        """Move the averages towards the weights, by a share of the difference.
 
-        That is a copy: in a sum, a NaN from before the start would stay.
+        A share of 1 copies the weights. A sum would keep a NaN from before the start.
         """
         averages, shards = self._averages(params), _shards(params)
         if all([x.dtype == average.dtype for x, average in zip(shards, averages)]):
             torch._foreach_copy_(averages, shards) if share == 1.0 else torch._foreach_lerp_(averages, shards, share)
             return
-        for p, x, average in zip(params, shards, averages):  # one after the other, as each takes memory
+        for p, x, average in zip(params, shards, averages):  # one after the other, since each needs memory
             value = x if self.optimizer is None else local_shard(self._weights(p), p)
             average.copy_(value) if share == 1.0 else average.lerp_(value.to(average.dtype), share)
 
     def _averages(self, params: list[Tensor]) -> list[Tensor]:
-        """The averages of this rank."""
+        """The averages of some parameters, as the shards of this rank."""
         return _shards([self.state[p][AVERAGE] for p in params])
 
     def _move_compiled(self, params_and_shares: list[tuple[list[Tensor], float]]) -> None:
-        """The same for several groups, in one graph."""
+        """Move the averages of several groups, in one graph."""
         averages: list[Tensor] = []
         weights: list[Tensor] = []
         shares: list[Tensor] = []
@@ -246,19 +248,19 @@ class WeightAverage(Optimizer):
         self._compiled(averages, weights, shares)
 
     def compile(self, **options: Any) -> None:
-        """Compile what moves the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
+        """Compile the update of the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
 
-        The factor 1 - k is a tensor that each step writes, so that nothing is compiled again as it changes. With master
-        weights the averages move uncompiled.
+        The factor 1 - k is a tensor that each step writes, so that a new value needs no compilation. With master
+        weights the averages are updated uncompiled.
         """
-        # Dynamo counts recompilations by code object: one average must not use up the limit of another.
+        # Dynamo limits recompilations by code object. Each average needs its own, or it would use up a shared limit.
         function = types.FunctionType(_move_all.__code__.replace(), _move_all.__globals__)
         self._compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **options})
 
     # The share of a step
 
     def _current_share(self, group: dict[str, Any]) -> float:
-        """1 - k for a group: what the average gets of the weights of now; 0 where no time has passed."""
+        """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
         last, now = self._moment(group, LAST), self.clock.timestamp
         start, start_counter = self._place(self.start)
         half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, start_counter)
@@ -287,16 +289,16 @@ class WeightAverage(Optimizer):
         return isinstance(self.half_life, Time)
 
     def _has_begun(self) -> bool:
-        """Whether the start lies at or before the clock's moment."""
+        """Whether the clock has reached the start."""
         start, counter = self._place(self.start)
         return self.start is None or _count(self.clock.timestamp, counter) >= start
 
     def _place(self, time: Any) -> tuple[Any, Counter]:
-        """The count of a time and the counter that reaches it; without a time, those of the end of the run."""
+        """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""
         return self.clock.horizon.place(time if isinstance(time, Time) else "1dur", scale=False)
 
     def _moment(self, group: dict[str, Any], keys: Mapping[str, str]) -> Timestamp:
-        """A moment of a group on the clock of now, whose epochs may have another length than then."""
+        """The saved counts of a group as a timestamp. The length of an epoch may have changed since."""
         counts = {name: group[key] for name, key in keys.items()}
         if not counts["batches_per_epoch"]:
             del counts["batches_per_epoch"]
@@ -304,7 +306,7 @@ class WeightAverage(Optimizer):
         return stamp.copy(batch_in_epoch=math.floor(stamp.batch_in_epoch.exact))
 
     def units(self) -> set[TimeUnit]:
-        """The units that the average reads on its clock: of the half-life and the start, else of the run's length.
+        """The units that the average reads on its clock: of the half-life and the start, or of the run's length.
 
         >>> from timesched import Clock
         >>> average = WeightAverage([torch.zeros(1)], Clock("10ba"), half_life="200tok", start="0.5dur")
@@ -315,7 +317,7 @@ class WeightAverage(Optimizer):
         return {unit_of(self._place(time)[1]) for time in times or [None]}
 
     def _check_units(self) -> None:
-        """Raise `ValueError` where the clock does not count a unit of the average, or counts it on each rank alone."""
+        """Raise `ValueError` if the clock does not count a unit of the average, or counts it on each rank alone."""
         for unit in self.units():
             self.clock.check_has_counted(unit)
             if unit in self.clock.rank_local_units():
@@ -324,24 +326,24 @@ class WeightAverage(Optimizer):
                     "averages: give the clock process_group=True, or times in batches."
                 )
 
-    # The averages in place of the weights
+    # Swapped: the averages in the parameters
 
     @contextmanager
     def swapped(self, model: torch.nn.Module | None = None) -> Iterator[None]:
         """In a `with` block the parameters hold the average. After it, also after an error, they hold their weights.
 
         The block needs memory for one copy of the weights. State dicts, copies and pickles of this average are the same
-        inside as outside. Afterwards each weight has the dtype and the device that its parameter then has.
+        inside and outside of the block. Afterwards each weight has its parameter's present dtype and device.
 
         Args:
             model: the model that is evaluated. FSDP modules drop their gathered parameters at both ends of the block.
-                Default: None, only where no parameter is a DTensor.
+                Default: None, only if no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.
-            RuntimeError: this average is swapped already. Inside the block: a step of this average or of an optimizer
-                that has one of the parameters, `reset_state()`, `add_param_group()`, and the `float32_parameters()` of
-                such an optimizer.
+            RuntimeError: this average is swapped already. Inside the block: `reset_state()`, `add_param_group()`, a
+                step of this average, and a step or `float32_parameters()` of an optimizer that has one of the
+                parameters.
         """
         self._check_not_swapped("swapped()")
         self._replace_moved_buffers()
@@ -351,7 +353,7 @@ class WeightAverage(Optimizer):
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
                 "model, as in average.swapped(model)."
             )
-        weights = [x.clone() for x in _present_shards(self)]  # all before the first write: some may share storage
+        weights = [x.clone() for x in _present_shards(self)]  # all before the first write: they may share storage
         hook = register_optimizer_step_pre_hook(self._check_step)
         self._is_swapped = True
         swapped_averages.append(self)
@@ -375,7 +377,7 @@ class WeightAverage(Optimizer):
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """A step hook of all optimizers."""
+        """The hook of all optimizers before a step."""
         if any(p in self.state for p in _all_parameters(optimizer)):
             self._check_not_swapped(f"a step of {type(optimizer).__name__}")
 
@@ -398,7 +400,7 @@ class WeightAverage(Optimizer):
 
 
 def _read_half_life(half_life: Any) -> Any:
-    """A time above 0, a share above 0, or None."""
+    """Read a half-life: a time above 0, a share above 0, or None."""
     if half_life is None:
         return None
     if isinstance(half_life, (int, float)) and not isinstance(half_life, bool):
@@ -416,7 +418,7 @@ def _read_half_life(half_life: Any) -> Any:
 
 def _count(timestamp: Any, counter: Counter) -> Exact:
     (count,) = counts_of(timestamp, (counter,))
-    return count  # type: ignore[no-any-return]  # of a Clock's timestamp, exact
+    return count  # type: ignore[no-any-return]  # the counts of a Clock are exact
 
 
 def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -424,7 +426,7 @@ def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _select_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
-    """The buffers of a module that are averaged, by name: an average of an infinity, as in a mask, would be NaN."""
+    """Select the buffers to average, by name. The average of an infinity, as in a mask, would be NaN."""
     averaged = {}
     for name, buffer in module.named_buffers():
         path, _, own_name = name.rpartition(".")
@@ -442,12 +444,12 @@ def _average_dtype(p: Tensor) -> torch.dtype:
 
 
 def _shards(xs: list[Tensor]) -> list[Tensor]:
-    """Of distributed tensors the parts of this rank."""
+    """The shards of distributed tensors on this rank."""
     return [local_shard(x, x) for x in xs] if any(map(distribution, xs)) else xs
 
 
 def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor]) -> None:
-    """What is compiled: each average moves towards the weights by its share of the difference."""
+    """Move each average towards the weights by its share of the difference. This function is compiled."""
     for average, x, share in zip(averages, weights, shares):
         average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
 
@@ -458,16 +460,16 @@ def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _write_parameters(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
-    """Copy values into the parameters, in the dtype and on the device that these have now."""
+    """Copy values into the parameters, whose dtypes and devices stay."""
     for x, value in zip(_present_shards(optimizer), values):
         x.copy_(value)
 
 
 def _drop_gathered(model: torch.nn.Module | None) -> None:
-    """Have the FSDP modules of a model gather their parameters anew when they need them."""
+    """Drop the gathered parameters of FSDP modules, so that they are gathered again when needed."""
     if model is None:
         return
-    from torch.distributed.fsdp import FSDPModule  # which takes half as long to import as torch
+    from torch.distributed.fsdp import FSDPModule  # late, since it takes half as long to import as torch
 
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -1,4 +1,4 @@
-"""`clip_grad_norm_`: gradients clipped by their norm, but for those of Muon, whose steps do not depend on it."""
+"""`clip_grad_norm_` clips gradients by their norm, except for Muon, whose steps do not depend on the norm."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from timesched.binding.groups import describe_tags, select_groups
 def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Any = None) -> Tensor:
     """Scale the gradients of some parameter groups so that their norm is at most `max_norm`.
 
-    The norm is that of all these gradients as one vector, and `torch.nn.utils.clip_grad_norm_` computes it. By default
-    the groups of Muon are left out: their gradients neither count in the norm nor are scaled. A Muon step does not
-    depend on the scale of its gradients, so clipping could only change how much each batch weighs in the momentum. Call
-    this after the backward pass and before `optimizer.step()`. Nothing is read from an accelerator.
+    `torch.nn.utils.clip_grad_norm_` computes the norm of all these gradients as one vector. By default the groups of
+    Muon are left out: their gradients neither count in the norm nor are scaled. A Muon step does not depend on the
+    scale of its gradients, so clipping could only change how much each batch weighs in the momentum. Call this function
+    after the backward pass and before `optimizer.step()`. Nothing is read from an accelerator.
 
     Args:
         optimizer: an optimizer, or any object that has `param_groups`.
-        max_norm: the largest norm that is left alone.
+        max_norm: the largest norm that is not scaled.
         norm_type: the p of the p-norm; `inf` for the largest absolute element.
-        tags: a tag, or several, of the groups whose gradients are clipped, as in `bind`; a None among them selects the
-            groups without tags. None alone selects all groups but those whose `algorithm` is "muon" and those of
+        tags: one or several tags of the groups whose gradients are clipped, as in `bind`. A None among them selects the
+            groups without tags. None alone selects all groups except groups whose `algorithm` is "muon" and groups of
             `torch.optim.Muon`.
 
     Returns:
@@ -57,8 +57,8 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
 
 
 def _is_muon_group(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Whether Muon steps a group of an optimizer, which a trainer may have wrapped."""
+    """Whether Muon updates a group of an optimizer, which a trainer may have wrapped."""
     if "algorithm" in group:
         return bool(group["algorithm"] == "muon")
-    wrapped = getattr(optimizer, "optimizer", optimizer)  # as accelerate calls it
+    wrapped = getattr(optimizer, "optimizer", optimizer)  # the attribute of accelerate's wrapper
     return isinstance(wrapped, getattr(torch.optim, "Muon", ()))  # since torch 2.9

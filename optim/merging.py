@@ -1,4 +1,4 @@
-"""Checkpoints of a run at a constant learning rate, merged in place of a decay: coefficients and weights."""
+"""Merges checkpoints of a run at a constant learning rate, instead of decaying: coefficients and weights."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from timesched.positions import Span
 from timesched.time.units import TimeError
 from timesched.time.value import Time, TimeLike
 
-_TOLERANCE = 1e-12  # of f(0) = 1: what rounding leaves of a formula, and no more
+_TOLERANCE = 1e-12  # for f(0) = 1: the rounding error of a formula, and no more
 
 
 def merge_coefficients(
     decay: str | Callable[[float], float], times: TimeLike | Iterable[TimeLike], start: TimeLike
 ) -> list[float]:
-    """The coefficients of checkpoints whose sum stands for the end of a run that decays from `start` on.
+    """The coefficients of checkpoints whose sum replaces the end of a run that decays from `start`.
 
-    The coefficient of a checkpoint is the decay at the one before it, less the decay at its own time; that of the last
-    is all of the decay at the one before it. A decay is that at the share of the way from `start` to the last
-    checkpoint; before the first checkpoint comes `start`, where it is 1. The update of a step between two checkpoints
-    is in all that come after it, so that their sum has it as often as the decay says at the checkpoint before. With a
-    checkpoint after every batch, of SGD whose gradients do not depend on the weights, the sum is the decayed run.
-    `merge_weights` makes it.
+    The coefficient of a checkpoint is the decay at the previous checkpoint minus the decay at its own time. For the
+    last checkpoint it is the full decay at the previous checkpoint. The decay is a function of the share of the way
+    from `start` to the last checkpoint. At `start`, which precedes the first checkpoint, it is 1. All checkpoints after
+    a step contain the update of this step, so its weight in the sum is the decay at the checkpoint before it. With SGD,
+    gradients that do not depend on the weights, and a checkpoint after every batch, the sum equals the decayed run.
+    `merge_weights` computes the sum.
 
     Args:
         decay: the name of a decay of `WarmupStableDecayScheduler`, from 1 to 0: "linear", "cosine", "1-sqrt",
-            "1-square" or "exponential", as "geometric" and "harmonic" ones never reach 0; or a function of the share
-            of the decay that is done, 1 at 0.
-        times: when the checkpoints were saved, increasing, after `start`, and in its unit; one time for one checkpoint.
-        start: where the decay would begin, which needs no checkpoint.
+            "1-square" or "exponential"; "geometric" and "harmonic" never reach 0. Or a function of the share of the
+            decay that is done, which is 1 at 0.
+        times: the times of the checkpoints, increasing, after `start`, and in its unit. One time is one checkpoint.
+        start: where the decay would begin. It needs no checkpoint.
 
     Returns:
         a coefficient for each checkpoint, in order; their sum is 1.
 
     Raises:
-        ValueError: there are no times, or they do not increase from `start` on in one unit; no decay has that name; its
-            function gives something else than 1 at 0, or no finite number.
+        ValueError: there are no times, or they do not increase from `start` in one unit. Or no decay has this name. Or
+            the function is not 1 at 0, or not finite.
 
     >>> [round(c, 12) for c in merge_coefficients("linear", ["40ba", "60ba", "80ba"], "20ba")]
     [0.333333333333, 0.333333333333, 0.333333333333]
@@ -71,11 +71,11 @@ def merge_coefficients(
 
 
 def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], float]:
-    """A decay as a function of the exact share that is done."""
+    """Make a decay into a function of the exact share that is done."""
     if callable(decay):
         function = decay
         return lambda share: float(function(float(share)))
-    names = [name for name in shapes.DECAYS if name not in ("geometric", "harmonic")]  # which never get to 0
+    names = [name for name in shapes.DECAYS if name not in ("geometric", "harmonic")]  # these two never reach 0
     if decay not in names:
         raise TimeError(f"merge_coefficients: decay={decay!r}: write one of {', '.join(names)}, or a function.")
     curve = shapes.decay_shape(decay)(Span(0, 0, 1), 1.0, 0.0)
@@ -84,24 +84,24 @@ def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], f
 
 @torch.no_grad()
 def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterable[float]) -> dict[str, Any]:
-    """The sum of the weights of several checkpoints of a model, each times its coefficient.
+    """The sum of the weights of several checkpoints of a model, each multiplied by its coefficient.
 
-    Floating-point and complex tensors are summed in float32 (float64 and complex128 ones in their own dtype), and have
-    the dtypes of the last state dict in the end. All else, such as counts, is that of the last. One state dict is held
-    beside the sum, so pass a generator that loads one after the other.
+    Floating-point and complex tensors are summed in float32 (float64 and complex128 in their own dtype). The result has
+    the dtypes of the last state dict. All other values, such as counts, are taken from the last state dict. Memory
+    holds the sum and one state dict, so pass a generator that loads one checkpoint after the other.
 
     Args:
-        state_dicts: what `model.state_dict()` returned; read once, in order.
-        coefficients: a number for each, such as `merge_coefficients` gives.
+        state_dicts: the results of `model.state_dict()`, read once and in order.
+        coefficients: a number for each state dict, such as `merge_coefficients` returns.
 
     Returns:
-        a state dict with the keys of the last, in new tensors where it is a sum.
+        a state dict with the keys of the last. The sums are new tensors.
 
     Raises:
         TypeError: `state_dicts` is one state dict or a module, or contains something that is not a state dict.
-        ValueError: there is another number of state dicts than of coefficients, or none; one has other keys than the
-            first, a tensor of another shape, integers in place of floating-point numbers, or nothing to sum; a
-            coefficient is not finite.
+        ValueError: the numbers of state dicts and coefficients differ, or are 0. Or a state dict has different keys
+            than the first, a tensor of a different shape, integers instead of floating-point numbers, or no weights. Or
+            a coefficient is not finite.
 
     >>> import torch
     >>> one, other = {"weight": torch.tensor([1.0])}, {"weight": torch.tensor([3.0])}
@@ -129,7 +129,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
             kinds_of_first = kinds
         _check_same_model(kinds_of_first, kinds, count)
         for key, value in last.items():
-            if _is_summed(value):  # torch promotes no float8
+            if _is_summed(value):  # float8 first, since torch does not promote it
                 dtype = torch.float32 if value.itemsize < 4 else torch.promote_types(value.dtype, torch.float32)
                 wide = value.to(dtype) * coefficients[count - 1]
                 sums[key] = sums[key] + wide if key in sums else wide
@@ -150,14 +150,14 @@ def _is_summed(value: Any) -> bool:
 
 
 def _describe_kind(value: Any) -> str:
-    """The kind of a value that all state dicts must have under one key."""
+    """Describe the kind of a value, which must be the same in all state dicts."""
     if not isinstance(value, Tensor):
         return "no tensor"
     return f"{tuple(value.shape)}" if _is_summed(value) else f"{tuple(value.shape)} of integers"
 
 
 def _check_same_model(first: Mapping[str, str], other: Mapping[str, str], number: int) -> None:
-    """Raise `ValueError` where the kinds of a state dict, by keys, are not those of the first one."""
+    """Raise `ValueError` if the kinds of values in a state dict differ from the first state dict."""
     for key in sorted({*first, *other}):
         here, there = (kinds.get(key, "missing") for kinds in (first, other))
         if here != there:

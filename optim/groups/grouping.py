@@ -36,48 +36,49 @@ def configure_param_groups(
     frozen: bool = True,
     names: bool = True,
 ) -> list[dict[str, Any]]:
-    """The parameters of a model as groups that any torch optimizer takes: one for each combination of tags and values.
+    """Sort the parameters of a model into groups for any torch optimizer: one for each combination of tags and values.
 
-    Every parameter is in exactly one group. Groups come in the order of their first parameter in the model, and so do
-    the parameters in them: all ranks and all runs have the same. A group without tags has no key `tags`.
+    Every parameter is in exactly one group. Groups and their parameters are in the order of the model, so that all
+    ranks and all runs have the same order. A group without tags has no key `tags`.
 
-    Globs are those of `fnmatch`, over the whole name, case-sensitive; `*` also matches dots. They look at every name
-    under which the model reaches a parameter (tied weights, shared modules), with and without what
-    DistributedDataParallel, FSDP and torch.compile put into it; one has to match. A layer type is a module class or its
-    name, and selects what modules of that type, or of a subclass, own themselves.
+    Globs follow `fnmatch`. They match the whole name and are case-sensitive; `*` also matches dots. A parameter may
+    have several names (tied weights, shared modules), each with and without the prefixes of DistributedDataParallel,
+    FSDP and torch.compile. One of the names must match. A layer type is a module class or its name. It selects the
+    parameters that modules of this type, or of a subclass, own directly.
 
     Args:
-        model: the model, or its `named_parameters()`; these know nothing of layers, so they need `no_decay=False`.
-        rules: dicts with `params`, a glob or a list of them; `tags`, a tag or a list, added to those of other rules;
-            and any hyperparameters of these parameters. No two rules with `exclusive: True` may share a parameter.
-        weight_decay: for parameters that decay; None leaves it to the optimizer. A rule with a value of its own wins.
-        no_decay: True gives `weight_decay` 0 to biases and to what norm layers own: torch's, and classes called like
-            them (`LlamaRMSNorm`, `MambaRMSNormGated`). Globs and layer types add to these. False: no split. A tied
-            parameter decays where any of its owners would let it.
-        adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
-            floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
-        decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
-        matrices: "muon": for `optim.Muon`, give each group an `algorithm`, and a tag of the same name: "muon" for
-            hidden matrices, "adamw" for embeddings, the output head, norms, biases, routers and vectors. The module
-            that owns a parameter decides: Linear, transformers' Conv1D (`transposed`), MultiheadAttention (with
-            `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and 3 dimensions in a class called
-            Experts (`transposed` where they say so); all in a router are a router's. A rule with an `algorithm` of its
-            own wins. The key `reasons` says for each parameter why; `param_group_table` shows it, with a note for fused
-            projections that no rule splits.
-        output_head: a glob or several for the output head, () for none. None: the linear layer whose weight is an
-            embedding's, and those in a module called `head` or `*_head` with as many rows as an embedding has; or else
-            the one with the rows and columns of the largest embedding, if no linear layer that is as near to the top
-            of the model comes after it.
+        model: the model, or its `named_parameters()`. These do not know the layers, so they need `no_decay=False`.
+        rules: dicts with `params`, a glob or a list of globs; `tags`, a tag or a list of tags; and any hyperparameters
+            of these parameters. A parameter gets the tags of all rules that match it. No two rules with
+            `exclusive: True` may match the same parameter.
+        weight_decay: for parameters that decay; None leaves it to the optimizer. A value in a rule wins.
+        no_decay: True gives `weight_decay` 0 to biases and to the parameters of norm layers: torch's classes, and
+            classes with similar names (`LlamaRMSNorm`, `MambaRMSNormGated`). Globs and layer types are added to these.
+            False: no parameter is excluded. A tied parameter decays if it would decay in any of its modules.
+        adjust_learning_rate: a dict from globs or layer types to factors. The groups get the factors under this name,
+            as floats. Only `ScalePerParamLR` and `ScalePerParamWD` use them.
+        decay_tag: a tag for all groups whose weight decay is not 0, which a weight-decay schedule can select.
+        matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. "muon" is for
+            hidden matrices; "adamw" is for embeddings, the output head, norms, biases, routers and vectors. The module
+            that owns a parameter decides. Muon gets Linear, transformers' Conv1D (`transposed`), MultiheadAttention
+            (with `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and parameters of 3 dimensions in
+            a class called Experts (with `transposed` if the class says so). All parameters in a router count as the
+            router's. An `algorithm` in a rule wins. The key `reasons` has the reason for each parameter.
+            `param_group_table` shows it, with a note for fused projections that no rule splits.
+        output_head: one or several globs for the output head, or () for none. None searches. If the weight of a linear
+            layer is also an embedding, this layer is the head. So are layers in a module called `head` or `*_head` with
+            as many rows as an embedding. Otherwise the head is the linear layer with the shape of the largest
+            embedding, if no linear layer as near to the top of the model comes after it.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
-            them, and can be unfrozen later; the optimizers of this package make state for them.
-        names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `param_group_table`
-            needs them. False for an optimizer that takes tensors alone.
+            them, and can be unfrozen later. The optimizers of this package make state for them.
+        names: True returns parameters as `(name, tensor)`, so that the optimizer has `param_names`, which
+            `param_group_table` needs. Pass False for an optimizer that accepts only tensors.
 
     Raises:
-        ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, a hyperparameter
-            gets two values for one parameter, a number is out of range, or there are no parameters; with `matrices`,
-            a parameter or the output head that cannot be told.
-        TypeError: an argument has another type.
+        ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, or a hyperparameter
+            gets two values for one parameter. Or a number is out of range, or there are no parameters. Or `matrices`
+            cannot tell the kind of a parameter, or find the output head.
+        TypeError: an argument has the wrong type.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16)
@@ -118,7 +119,7 @@ def configure_param_groups(
         head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})
     decay_tags = read_tags(decay_tag, "decay_tag: ")
     parameters = find_parameters(model)
-    # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
+    # First the tags and settings that claims give to each parameter; then the algorithms; then the groups.
     claims_of_parameters = claims_by_parameter(parameters, claims + head_claims)
     merged = [merge_claims(own, parameter.name) for own, parameter in zip(claims_of_parameters, parameters)]
     decisions: Sequence[Decision | None] = [None] * len(parameters)
@@ -143,7 +144,7 @@ def configure_param_groups(
 
 
 def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
-    """What rules, factors and `no_decay` ask for, of the parameters that they select."""
+    """Read the claims of `rules`, `adjust_learning_rate` and `no_decay`."""
     claims = read_rules(rules)
     claims += read_factors({} if factors is None else factors)
     if weight_decay is not None:
@@ -158,9 +159,9 @@ def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_dec
 def _complete_settings(
     tags: frozenset[str], settings: dict[str, Any], decision: Decision | None, weight_decay: Any, decay_tags: set[str]
 ) -> tuple[frozenset[str], dict[str, Any]]:
-    """The tags and settings of a parameter: those that claims give it, and what its algorithm and its decay add.
+    """Complete the tags and settings of a parameter, which come from claims, by its algorithm and weight decay.
 
-    A setting of a claim wins. `decay_tags`: for what has weight decay, or leaves it to the optimizer.
+    A setting of a claim wins. `decay_tags` are for a parameter whose weight decay is not 0, or is the optimizer's.
     """
     if decision is not None:
         tags |= {str(decision.algorithm)}
@@ -173,7 +174,7 @@ def _complete_settings(
 
 
 def _require_group(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The group of these tags and values; a new one, added to `groups`, where there is none."""
+    """The group with these tags and settings. If `groups` does not have it, it is made and added."""
     settings = dict(sorted(settings.items()))
     key = (tags, comparable_value(list(settings.items())))
     if key not in groups:

@@ -1,4 +1,4 @@
-"""Which parameters Muon is for: the hidden matrices of a model, by the modules that own them. AdamW gets the rest."""
+"""Selects the parameters for Muon: the hidden matrices, by the modules that own them. AdamW gets the others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .parameters import NamedParameter
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
-INPUTS_FIRST = re.compile(r".*Llama4TextExperts")  # has (experts, inputs, outputs), and no `is_transposed` to say so
+INPUTS_FIRST = re.compile(r".*Llama4TextExperts")  # (experts, inputs, outputs), without the attribute `is_transposed`
 FUSED = re.compile(r".*qkv.*|query_key_value|c_attn")  # names of layers
 ATTENTION = re.compile(r".*(Attention|Attn|MHA).*")
 
 
 class Decision(NamedTuple):
-    """The algorithm of a parameter, why, and what a group has to say beside it; no algorithm: undecided."""
+    """The algorithm of a parameter, the reason, and further settings of the group. Without an algorithm: undecided."""
 
     algorithm: str | None
     reason: str
@@ -29,7 +29,7 @@ class Decision(NamedTuple):
 def decide_algorithms(
     parameters: Sequence[NamedParameter], rule_settings: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
 ) -> list[Decision]:
-    """The algorithm of each parameter. `rule_settings`: what rules set; `heads`: which are output heads, or None.
+    """Decide the algorithm of each parameter. `heads` marks the output heads; None searches for them.
 
     Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
     """
@@ -86,8 +86,9 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
 
 
 def _is_in_router(parameter: NamedParameter) -> bool:
-    """Whether a module of the model that contains it is a `*Router*`, has the word `router` in its name, or is a `gate`
-    next to experts.
+    """Whether the parameter is inside a router.
+
+    A router has a class `*Router*` or the word `router` in its name, or it is a `gate` next to experts.
     """
     for parent, name, module in parameter.modules:
         siblings = (*parent._modules, *parent._parameters) if name == "gate" else ()
@@ -98,7 +99,7 @@ def _is_in_router(parameter: NamedParameter) -> bool:
 
 
 def _is_fused(parameter: NamedParameter) -> bool:
-    """Whether it is the weight of a linear layer that is called as those for queries, keys and values in one are."""
+    """Whether the name of a linear layer says that it computes queries, keys and values together."""
     if not parameter.modules or not isinstance(parameter.path[-1], nn.Linear):
         return False
     parent, name, _ = parameter.modules[-1]
@@ -106,11 +107,11 @@ def _is_fused(parameter: NamedParameter) -> bool:
 
 
 def _find_output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
-    """The names of the weights of the layers that give the outputs, but for those that are an embedding's."""
+    """Find the names of the weights of the output layers that are no embedding's weight, too."""
     linear = [p for p in parameters if _has_owner(p, nn.Linear) and p.tensor.dim() == 2]
     embeddings = [p.tensor for p in parameters if _has_owner(p, EMBEDDINGS)]
     untied = [p for p in linear if not _has_owner(p, EMBEDDINGS)]
-    if len(untied) < len(linear):  # next to a tied head, others are called heads and have a row for each embedding
+    if len(untied) < len(linear):  # further heads are next to a tied head: called a head, with a row for each embedding
         counts = {tensor.shape[0] for tensor in embeddings}
         return {p.name for p in untied if p.tensor.shape[0] in counts and _is_in_head(p)}
     if not linear:
@@ -120,7 +121,7 @@ def _find_output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
     subject = "several linear layers have" if candidates else "no linear layer has"
     if len(candidates) == 1:
         head, depth = candidates[0], candidates[0].name.count(".")
-        # the last one that is as near to the top: some models register their head before their blocks
+        # The last layer as near to the top of the model: some models register their head before their blocks.
         last = [p for p in linear if p.name.count(".") <= depth][-1]
         if last is head:
             return {head.name}

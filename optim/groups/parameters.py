@@ -17,20 +17,20 @@ NORM_NAME = re.compile(r".*(Layer|RMS|Rms|Batch|Group|Instance|Simple)Norm([123]
 # `bias_proj`.
 BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 
-# The pieces of names that come from torch.compile, FSDP and activation checkpointing.
+# The parts of names that torch.compile, FSDP and activation checkpointing add.
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
 Owner = tuple[type[nn.Module], str]
 
 
 class NamedParameter(NamedTuple):
-    """A parameter, and the names and layers by which globs and layer types select it."""
+    """A parameter, with the names and layers by which globs and layer types select it."""
 
     tensor: Tensor
-    name: str  # the first one, without what wrappers put into it
-    names: dict[str, None]  # all, with and without that
-    owners: dict[Owner, None]  # the types of the modules that have it, each with its name in the module
-    path: list[nn.Module]  # by the first name: the model, and the modules down to the one that has it, no wrappers
+    name: str  # the first name, without the parts that wrappers add
+    names: dict[str, None]  # all names, with and without these parts
+    owners: dict[Owner, None]  # the types of the modules that own it, each with the parameter's name in the module
+    path: list[nn.Module]  # of the first name: the model, and the modules down to the owner, without wrappers
 
     @property
     def kinds(self) -> list[type[nn.Module]]:
@@ -39,40 +39,40 @@ class NamedParameter(NamedTuple):
 
     @property
     def decays(self) -> bool:
-        """Whether one of its owners is no norm, and it is no bias there; also where the owners are unknown."""
+        """Whether the parameter is no bias and no parameter of a norm, in one owner at least. True without owners."""
         return not self.owners or not all(map(is_norm_or_bias, self.owners))
 
     @property
     def modules(self) -> list[tuple[nn.Module, str, nn.Module]]:
-        """The modules of the path but the model itself: the one that each is in, its name there, and it."""
+        """For each module of the path except the model: its parent, its name in the parent, and the module."""
         return list(zip(self.path, self.name.split("."), self.path[1:]))
 
 
 @cache
 def is_norm_or_bias(owner: Owner) -> bool:
-    """Whether a parameter of that name in a module of that type is a norm's or a bias."""
+    """Whether a parameter of this name, in a module of this type, is a bias or a parameter of a norm."""
     kind, name = owner
     return bool(issubclass(kind, NORMS) or NORM_NAME.fullmatch(kind.__name__) or BIAS_NAME.fullmatch(name))
 
 
 def find_parameters(model: Any) -> list[NamedParameter]:
-    """The parameters of a model, or of its `named_parameters()`, in their order.
+    """Find the parameters of a model, or of its `named_parameters()`, in their order.
 
-    Names come twice: `raw`, as the model has them, and `clean`, without what wrappers put into them.
+    There are two names: `raw`, as in the model, and `clean`, without the parts that wrappers add.
     """
     by_id: dict[int, NamedParameter] = {}
 
     def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
-        """Note a parameter that the last module of `path` has under `name`."""
+        """Add a parameter that the last module of `path` owns as `name`."""
         parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
         parameter.names.update({raw: None, clean: None})
         if path:
             parameter.owners[type(path[-1]), name] = None
 
     def visit(path: list[nn.Module], key: str, raw: str, clean: str) -> None:
-        """Add the parameters of the last module of `path`, which is called `key` there, and of those inside it.
+        """Add the parameters of the last module of `path`, whose name is `key`, and of the modules inside it.
 
-        `raw` and `clean` are what their names begin with.
+        `raw` and `clean` are the prefixes of their names.
         """
         module = path[-1]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
@@ -82,7 +82,7 @@ def find_parameters(model: Any) -> list[NamedParameter]:
                 add(tensor, raw + name, clean + name, path[:-2] if is_original else path, key if is_original else name)
         is_wrapper = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
         for name, child in module._modules.items():
-            if child is not None and not any(child is ancestor for ancestor in path):  # some reach themselves
+            if child is not None and not any(child is ancestor for ancestor in path):  # some modules contain themselves
                 is_hidden = name in WRAPPERS or (is_wrapper and name == "module")
                 above = path[:-1] if is_hidden else path
                 visit([*above, child], name, f"{raw}{name}.", clean if is_hidden else f"{clean}{name}.")

@@ -1,4 +1,4 @@
-"""Rules over parameters: what each sets for the parameters that it selects, and what several set for one."""
+"""Rules for parameters: the settings of the parameters that a rule selects, and how several rules are merged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULE_KEYS = ("params", "tags", "exclusive")
 
 
 class Claim(NamedTuple):
-    """What one rule asks for the parameters it selects; `source` is how an error calls it."""
+    """The tags and settings of one rule, for the parameters that it selects. Errors call the rule `source`."""
 
     source: str
     selectors: tuple[Selector, ...]
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
-    """Globs and layer types, one or several, as a tuple."""
+    """Read globs and layer types, one or several, as a tuple."""
     selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
     for selector in selectors:
         if not isinstance(selector, str) and not (isinstance(selector, type) and issubclass(selector, nn.Module)):
@@ -45,27 +45,27 @@ def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
 
 
 def read_rules(rules: Any, name: str = "rules") -> list[Claim]:
-    """The claims that the dicts of `configure_param_groups(rules=...)` make; `name` is how an error calls the list."""
+    """Read the dicts of `configure_param_groups(rules=...)` as claims. Errors call the list `name`."""
     return [read_rule(rule, f"{name}[{i}]") for i, rule in enumerate(require_rules(rules, name))]
 
 
 def require_rules(rules: Any, name: str) -> list[Any]:
-    """A list of rules, which are not looked at."""
+    """Check that the rules are a list. The rules themselves are not read."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
         raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
     return list(rules)
 
 
 def read_rule(rule: Any, where: str) -> Claim:
-    """The claim that a dict makes; `where` is how an error calls it."""
-    if isinstance(rule, Claim):  # it was read already, from a config
+    """Read a rule as a claim. Errors call the rule `where`."""
+    if isinstance(rule, Claim):  # a config has read it already
         return rule
     if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
         raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
     settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
     known = sorted({*HYPERPARAMETERS, *RATES})
     for key, value in settings.items():
-        # the hyperparameters of an optimizer of somebody's own are not known: a short name is near to many
+        # A user's optimizer may have any hyperparameter, and a short name is near to many.
         near = [] if len(key) < 5 else difflib.get_close_matches(key, known, 1, 0.85)
         near = difflib.get_close_matches(key, RULE_KEYS, 1, 0.7) or near
         if near and key not in known:
@@ -85,7 +85,7 @@ def read_rule(rule: Any, where: str) -> Claim:
 
 
 def read_factors(factors: Any) -> list[Claim]:
-    """The claims that `adjust_learning_rate` makes."""
+    """Read `adjust_learning_rate` as claims."""
     if not isinstance(factors, Mapping):
         raise TypeError(f"{FACTOR}={factors!r:.80}: pass a dict from globs or layer types to factors.")
     claims = []
@@ -98,13 +98,13 @@ def read_factors(factors: Any) -> list[Claim]:
 
 
 def make_claims(value: Any, argument: str, settings: Mapping[str, Any], layers: bool = False) -> list[Claim]:
-    """A claim for each of the globs and layer types that `argument` is."""
+    """Make a claim for each of the globs and layer types in `argument`."""
     selectors = read_selectors(value, argument)
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
 
 def claims_by_parameter(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> list[list[Claim]]:
-    """For each parameter the claims that select it. The error names all selectors that select none."""
+    """The claims that select each parameter. The error names all selectors without a parameter."""
     hits: list[list[Claim]] = [[] for _ in parameters]
     errors = []
     for claim in claims:
@@ -122,7 +122,7 @@ def claims_by_parameter(parameters: Sequence[NamedParameter], claims: Sequence[C
 
 
 def matching_indices(parameters: Sequence[NamedParameter], selector: Selector, layers: bool = False) -> set[int]:
-    """The indices of the parameters that a glob selects, or with `layers` a layer type."""
+    """The indices of the parameters that a glob selects, or if `layers` is True a layer type."""
     selected = set()
     for i, parameter in enumerate(parameters):
         is_layer = layers and any(_is_layer_type(kind, selector) for kind in parameter.kinds)
@@ -145,7 +145,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     called = selector if isinstance(selector, str) else selector.__name__
     kinds = dict.fromkeys(chain.from_iterable(parameter.kinds for parameter in parameters))
     layers = [kind.__name__ for kind in kinds] if claim.layers else []
-    pieces = dict.fromkeys(layers)  # and, of each name, what it starts with and what it consists of
+    pieces = dict.fromkeys(layers)  # and of each name its beginnings and its parts
     for name in chain.from_iterable(parameter.names for parameter in parameters):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
@@ -164,7 +164,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
 
 
 def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str, Any]]:
-    """The tags and settings that claims together make for the parameter `name`."""
+    """Merge the tags and settings of the claims for the parameter `name`."""
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
         raise ValueError(
@@ -185,7 +185,7 @@ def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], di
 
 
 def comparable_value(value: Any) -> Any:
-    """A value that can be compared and hashed: numbers in place of tensors, tuples in place of lists."""
+    """A value that can be compared and hashed: numbers instead of tensors, tuples instead of lists."""
     if isinstance(value, Tensor):
         return value.item()
     if isinstance(value, (list, tuple)):

@@ -12,12 +12,12 @@ from .rules import comparable_value
 
 
 def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int | None = None) -> str:
-    """The groups of an optimizer, or a list of groups, as a table: a line for each, and the total.
+    """The groups of an optimizer, or a list of groups, as a table: a line for each group, and the total.
 
-    It tells the tags, the numbers of tensors and elements, the learning rate and weight decay, all other
-    hyperparameters that are not the same in all groups, and the first `names` names; `-` is for what a group lacks. Of
-    groups made with `matrices` it tells the names for each reason to be there. By default `names` is 3, with reasons
-    all. Tensors among the hyperparameters are read on the host.
+    The columns are the tags, the numbers of tensors and elements, the learning rate and weight decay. Then come all
+    other hyperparameters that differ between groups, and the first `names` names. `-` means that a group has no value.
+    For groups made with `matrices`, the names are grouped by reason. By default `names` is 3, and with reasons all.
+    Tensors among the hyperparameters are read on the host.
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
@@ -51,20 +51,20 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
 
 
 def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
-    """The columns of hyperparameters, by name: learning rate and weight decay, and what differs among the groups."""
+    """The columns of hyperparameters, by name: learning rate, weight decay, and all that differ between groups."""
     columns = {}
     for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
         values = [comparable_value(group[key]) if key in group else "-" for group in groups]
         different = set(values)
         if of_optimizer and key in HYPERPARAMETERS:
-            different.discard("-")  # what a group lacks is for another algorithm
+            different.discard("-")  # a missing hyperparameter is for a different algorithm
         if key in ("lr", "weight_decay") or len(different) > 1:
             columns[key] = list(map(_describe_value, values))
     return columns
 
 
 def _align(lines: Sequence[Sequence[str]]) -> str:
-    """The lines of a table, in columns: texts, which are the first two and the last, to the left."""
+    """Align the lines of a table. The first two columns and the last are texts, which are aligned to the left."""
     columns = []
     for i, column in enumerate(zip(*lines)):
         width = max(map(len, column))
@@ -74,7 +74,7 @@ def _align(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _describe_names(group: Mapping[str, Any], params: Sequence[Any], limit: int | None) -> str:
-    """The names of a group's parameters, at most `limit`; those for each reason to be in it, if it tells reasons."""
+    """Describe the names of a group's parameters: at most `limit` names, for each reason if the group has reasons."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)
     if limit is None:

@@ -1,6 +1,7 @@
-"""State ahead of the first step for optimizers that are not ours: `optim.preinitialize`; its size: `optim.state_bytes`.
+"""The state of any optimizer before its first step: `optim.preinitialize`. The size of the state: `optim.state_bytes`.
 
-What a class makes in its first step is found on copies of the optimizer, proven on others, and only then given to it.
+The initial state is guessed from steps on copies of the optimizer and proven on other copies. Only then does the
+optimizer get it.
 """
 
 from .plan import preinitialize

@@ -1,4 +1,4 @@
-"""What is not the same in two nested values, to the bit."""
+"""Compares nested values bit for bit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Path = tuple[Any, ...]  # where a leaf is in nested dicts, lists and tuples
 
 
 def leaves(values: Any) -> dict[Path, Any]:
-    """What is in nested dicts, lists and tuples, by where it is."""
+    """The leaves of nested dicts, lists and tuples, by path."""
     return dict(tree_flatten_with_path(values)[0])
 
 
 def differences(first: Any, second: Any) -> dict[Path, tuple[str, str]]:
-    """What is not the same in two values, as a pair of short texts by where it is."""
+    """The leaves that differ in two nested values: a pair of short texts for each path."""
     a, b = leaves(first), leaves(second)
     texts = {}
     for path in dict.fromkeys([*a, *b]):
@@ -29,7 +29,7 @@ def differences(first: Any, second: Any) -> dict[Path, tuple[str, str]]:
 
 
 def are_equal(first: Any, *others: Any) -> bool:
-    """Whether all leaves are equal to the bit, but for the sign of zeros."""
+    """Whether all leaves are bit-identical, except for the sign of zeros."""
     return all(is_equal(first, other) for other in others)
 
 
@@ -45,5 +45,5 @@ def is_equal(first: Any, second: Any) -> bool:
 
 
 def short_text(x: Any) -> str:
-    """A value in one short line."""
+    """Describe a value in one short line."""
     return " ".join(str(x).split())[:50]

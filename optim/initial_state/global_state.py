@@ -1,4 +1,4 @@
-"""What steps on copies would disturb beside the optimizer, and how it is left alone."""
+"""Global state that steps on copies would change: random generators, global hooks and warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 @contextmanager
 def preserve_global_state(device: torch.device) -> Iterator[None]:
-    """Random generators stay as they are; hooks for all optimizers are not called, and nobody is warned."""
+    """Restore random generators after the block. In it, hooks for all optimizers and warnings are off."""
     accelerator, numpy = accelerator_module(device), sys.modules.get("numpy")
     indices = list(range(accelerator.device_count())) if accelerator else []
     with (
@@ -36,8 +36,8 @@ def preserve_global_state(device: torch.device) -> Iterator[None]:
 
 
 def set_seeds(seed: int, device: torch.device) -> None:
-    """Seed each generator that a step on the device may draw from."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all accelerators, too
+    """Seed each random generator that a step on the device may use."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed all accelerators
     accelerator = accelerator_module(device)
     if accelerator:
         accelerator.manual_seed_all(seed)
@@ -47,5 +47,5 @@ def set_seeds(seed: int, device: torch.device) -> None:
 
 
 def accelerator_module(device: torch.device) -> Any:
-    """The module of torch for a device that has generators of its own; None for others."""
+    """The module of torch for a device with its own random generators, or None."""
     return None if device.type in ("cpu", "meta") else torch.get_device_module(device)

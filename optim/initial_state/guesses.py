@@ -1,7 +1,8 @@
-"""What the state of a parameter may be before its first step, by what two steps with zero gradients make of it.
+"""Guesses of the initial state of a parameter, from two steps with zero gradients.
 
-All is seen twice: on a copy with the parameter's own weights, and on one with random weights. A guess is a pair of
-values, for the one and the other.
+The steps are made on two copies of the parameter: one with its own weights, and one with random weights. A guess is a
+pair of values, one for each copy. For example, a value that is 1 after the first step and 2 after the second may be a
+counter that starts at 0.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from .compare import Path, are_equal, leaves, short_text
 from .trial import Trial, Unproven, Values
 
 Guess = tuple[Any, ...]
-Guesses = dict[Path, list[Guess]]  # for each leaf of the values, the likeliest first
+Guesses = dict[Path, list[Guess]]  # for each leaf of the values, the most likely first
 
 
 class Observation(NamedTuple):
-    """What there is of a copy before its first step, after it, and after the second."""
+    """The values of a copy before its first step, after it, and after the second step."""
 
     before: Values
     first: Values
@@ -31,7 +32,7 @@ class Observation(NamedTuple):
 
 
 def observe(trial: Trial, lr: float | None, seed: int) -> Observation:
-    """Two steps with zero gradients, with this lr (None: the group's own)."""
+    """Make two steps with zero gradients and this learning rate (None: the learning rate of the group)."""
     if lr is not None:
         set_lr(trial, lr)
     values = [copy.deepcopy(trial.values()[0])]
@@ -48,7 +49,7 @@ def set_lr(trial: Trial, lr: float) -> None:
 
 
 def make_guesses(observations: Sequence[Observation], weights: Sequence[Tensor]) -> Guesses:
-    """What each value that the first step added, or decided for the group, may have been before."""
+    """Guess the initial value of each leaf that the first step added to the state, or set in the group."""
     guesses: Guesses = {}
     before = observations[0].before
     firsts, seconds = [leaves(o.first) for o in observations], [leaves(o.second) for o in observations]
@@ -61,10 +62,10 @@ def make_guesses(observations: Sequence[Observation], weights: Sequence[Tensor])
         if key not in before[part]:
             possible = possible_values(path, first, second, weights)
         elif part == "group" and (value_before is None or value_before is False) and are_equal(first[0], second[0]):
-            possible = [(value_before, value_before), first]  # the first step decides it for good
+            possible = [(value_before, value_before), first]  # the first step sets it once and for all
         else:
-            continue  # it was there
-        if part == "group":  # which other parameters have, too
+            continue  # it existed before
+        if part == "group":  # which the parameters of the group share
             possible = [guess for guess in possible if are_equal(*guess)]
         if not possible:
             value = short_text(first[0])
@@ -74,7 +75,7 @@ def make_guesses(observations: Sequence[Observation], weights: Sequence[Tensor])
 
 
 def possible_values(path: Path, first: Guess, second: Guess, weights: Sequence[Tensor]) -> list[Guess]:
-    """What may have been there, if two steps with zero gradients made these values of it."""
+    """The initial values that two steps with zero gradients may have turned into these values."""
     x = first[0]
     if has_nan(x):
         raise Unproven(f"{describe_path(path)} is NaN where the gradient is zero")
@@ -89,7 +90,7 @@ def possible_values(path: Path, first: Guess, second: Guess, weights: Sequence[T
 
 
 def possible_tensors(first: Guess, second: Guess, weights: Sequence[Tensor]) -> list[Guess]:
-    """A constant, the weights, or what a number may have been; of an average of the gradients, zeros or ones."""
+    """The initial tensors: a constant, the weights, or as for numbers. An average of gradients starts with 0 or 1."""
     if are_equal(*first, *second) or are_copies_of_weights(first, weights):
         return [first]
     x = first[0]
@@ -97,12 +98,12 @@ def possible_tensors(first: Guess, second: Guess, weights: Sequence[Tensor]) -> 
         return possible_numbers(first, second)
     if x.numel() != 1 and not are_equal(*first):
         return []
-    # Beside gradients, a wrong first value could be too small to notice.
+    # Together with gradients, the error of a wrong initial value could be too small to notice.
     return [guess for guess in possible_numbers(first, second) if are_equal(guess[0], guess[0].round())]
 
 
 def are_copies_of_weights(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
-    """Whether they are the weights in their order, whatever their shape."""
+    """Whether the tensors are the weights, in the same order and in any shape."""
     pairs = [(local_shard(x, x), local_shard(w, w)) for x, w in zip(tensors, weights)]
     return all(are_equal(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
 
@@ -113,7 +114,7 @@ def possible_numbers(first: Guess, second: Guess) -> list[Guess]:
 
 
 def earlier_numbers(first: Any, second: Any) -> list[Any]:
-    """What a number, or a tensor of them, was that two steps made these: a count, a constant, a sum, a product."""
+    """The initial numbers that fit these two: of a count, a product, a sum, a constant, or a product again."""
     if isinstance(first, Tensor):
         possible = [first * 0, first * 0 + 1, first - (second - first), first, first**2 / second]
         return [x.to(first.dtype) for x in possible]
@@ -126,7 +127,7 @@ def has_nan(x: Any) -> bool:
 
 
 def make_initial_values(observation: Observation, guess: dict[Path, Any]) -> Values:
-    """The state and the keys of the group that the first step added or decided, with these leaves."""
+    """Make the state and the group keys that the first step added or set, with the leaves of a guess."""
     pairs, structure = tree_flatten_with_path(observation.first)
     values = tree_unflatten([guess.get(path, x) for path, x in pairs], structure)
     initial: Values = {"state": {}, "group": {}}
@@ -139,5 +140,5 @@ def make_initial_values(observation: Observation, guess: dict[Path, Any]) -> Val
 
 
 def describe_path(path: Path) -> str:
-    """Where a leaf is, as in `state['step']`."""
+    """Describe where a leaf is, as in `state['step']`."""
     return f"{path[0].key}{keystr(path[1:])}"

@@ -1,4 +1,4 @@
-"""The optimizers whose state is known without a trial: ours, and those of torch that have the state of ours."""
+"""The optimizers whose state is known without a trial: ours, and torch's optimizers that have the same state."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..muon import muon
 from ..state.optimizer import Optimizer, State
 from ..step.rule_optimizer import RuleOptimizer
 
-# Torch's class of the same name has the same state, but for where some of its numbers lie.
+# Torch's class of the same name has the same state, except for the device of some numbers.
 _OURS: tuple[type[RuleOptimizer], ...] = (
     adadelta.Adadelta, adagrad.Adagrad, adam.Adam, adam.AdamW, adamax.Adamax, asgd.ASGD, muon.Muon, nadam.NAdam,
     radam.RAdam, rmsprop.RMSprop, rprop.Rprop, sgd.SGD,
 )  # fmt: skip
 SAME_STATE = {kind.__name__: kind for kind in _OURS}
-# Torch's classes whose state nothing here can make, and what to do instead.
+# Torch's classes whose initial state we cannot make: why, and what to do instead.
 UNSUPPORTED = {
     "Adafactor": "its state is another one than that of optim.Adafactor: use that class",
     "LBFGS": "its history grows as it steps: leave it to make its state in its first step",
@@ -27,16 +27,16 @@ UNSUPPORTED = {
 
 
 def is_known(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it is ours, or of a class of torch's own of which we know what state it has, or why it can have none."""
+    """Whether the optimizer is ours, or of a class of torch whose initial state we know, or know to be impossible."""
     name = type(optimizer).__name__
     is_of_torch = type(optimizer) is getattr(torch.optim, name, None)
     return isinstance(optimizer, Optimizer) or (is_of_torch and (name in SAME_STATE or name in UNSUPPORTED))
 
 
 def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[Tensor, State]:
-    """The initial state of each parameter that has none, in an optimizer that is known.
+    """The initial state of each parameter without state, for a known optimizer.
 
-    `function_name`: which function it is for. Raises ValueError, which names that, for a class that can have none.
+    Raises ValueError for a class that cannot have an initial state. The error names `function_name`.
     """
     if isinstance(optimizer, Optimizer):
         return {}
@@ -47,7 +47,7 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
             f"{UNSUPPORTED[name]}."
         )
     kind = SAME_STATE[name]
-    ours = kind.__new__(kind)  # asked for initial states alone
+    ours = kind.__new__(kind)  # only used for its initial states
     missing: dict[Tensor, State] = {}
     for group in optimizer.param_groups:
         if kind is sgd.SGD and not (is_switched_off(group["momentum"]) or is_switched_off(group["dampening"])):
@@ -57,14 +57,14 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
                 "dampening=0."
             )
         hyperparameters = dict(group)
-        if kind is adagrad.Adagrad:  # torch's reads this one from the constructor, whatever the group says
+        if kind is adagrad.Adagrad:  # torch's class reads it from the constructor's arguments, not from the group
             hyperparameters["initial_accumulator_value"] = optimizer.defaults["initial_accumulator_value"]
         for p in group["params"]:
             if not optimizer.state.get(p) and (p.is_floating_point() or p.is_complex()):
                 state = ours.parameter_state(p, hyperparameters)
                 if group.get("fused") and STEP in state:
                     state[STEP] = state[STEP].float()
-                elif not group.get("capturable") and kind is not asgd.ASGD:  # torch then keeps counts on the host
+                elif not group.get("capturable") and kind is not asgd.ASGD:  # then torch keeps counts on the host
                     state.update({key: x.cpu() for key, x in state.items() if key in (STEP, "mu_product")})
                 missing[p] = state
     return missing

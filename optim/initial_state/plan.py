@@ -1,4 +1,4 @@
-"""`optim.preinitialize`: all state of an optimizer before its first step. All is planned, then given to it."""
+"""`optim.preinitialize`: all state of an optimizer before its first step. It is planned first, then written."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
 
 def preinitialize(optimizer: AnyOptimizer, *, check: int = 3) -> AnyOptimizer:
-    """The same optimizer, with all its state there before the first step.
+    """Create all state of an optimizer before its first step, and return the optimizer.
 
-    No step of this optimizer is made, and the training that follows is bit for bit the one without this call. Every
-    parameter gets its state, also one that does not require a gradient. State that exists stays as it is, so that a run
-    in progress can be completed after add_param_group(). What is done depends on the class:
+    No step of this optimizer is made. Training is bit-identical with and without this call. Every parameter gets its
+    state, also a parameter that does not require a gradient. Existing state is kept, so you can complete a run in
+    progress after add_param_group(). The method depends on the class:
 
-    * The optimizers of this package are returned as they are.
-    * Those of `torch.optim` that have the state of the class of the same name here are known: ASGD, Adadelta, Adagrad,
-      Adam, AdamW, Adamax, Muon, NAdam, RAdam, RMSprop, Rprop and SGD. (The training differs in the sign of zeros with
-      SGD, whose first buffer is then 0 plus the gradient, and in last bits in bfloat16 with its `foreach=True`, where a
-      parameter has its first gradient later than others.)
-    * An optimizer of any other class is tried, parameter by parameter, on copies with zero gradients, and what that
-      shows is proven: copies that begin with it train alike, to the bit (but for the sign of zeros), for `check` steps
-      with random gradients. The optimizer itself, its hooks and the random generators are left alone.
+    * The optimizers of this package are returned unchanged.
+    * The optimizers of `torch.optim` with the same state as our class of the same name are known: ASGD, Adadelta,
+      Adagrad, Adam, AdamW, Adamax, Muon, NAdam, RAdam, RMSprop, Rprop and SGD. (There are two differences. With SGD the
+      sign of zeros differs, since the first buffer is then 0 plus the gradient. In bfloat16 with `foreach=True`, its
+      last bits differ if a parameter has its first gradient later than others.)
+    * An optimizer of any other class is tried on copies, one parameter at a time. Steps with zero gradients suggest an
+      initial state, which is then proven. Copies that start with this state train bit for bit like copies without it
+      (except for the sign of zeros), for `check` steps with random gradients. The optimizer itself, its hooks and the
+      random generators do not change.
 
-    Call it when parameters and hyperparameters have their values, so after making schedulers: some state begins with
-    the weights, the step size of Rprop and the eta of ASGD with the lr.
+    Call it when parameters and hyperparameters have their final values, so after you make schedulers. Some state starts
+    with the weights; the step size of Rprop and the eta of ASGD start with the lr.
 
-    Raises TypeError if it is given no optimizer. Raises ValueError, with nothing changed, for a class whose state is
-    not proven, such as one that begins with the first gradient, and for torch's Adafactor, LBFGS, SparseAdam, and SGD
-    with momentum and dampening, whose first gradient enters the buffer undampened.
+    Raises TypeError if `optimizer` is no optimizer. Raises ValueError, with nothing changed, for a class whose state is
+    not proven, such as state that starts with the first gradient. Also for torch's Adafactor, LBFGS, SparseAdam, and
+    for SGD with momentum and dampening, whose first gradient enters the buffer undampened.
 
     >>> import torch
     >>> from optim import preinitialize
@@ -57,13 +58,13 @@ def preinitialize(optimizer: AnyOptimizer, *, check: int = 3) -> AnyOptimizer:
     if is_known(optimizer):
         optimizer.state.update(missing_state(optimizer, "preinitialize"))
         return optimizer
-    for group, p, values in proven_values(optimizer, check):  # all of them, before anything is changed
+    for group, p, values in proven_values(optimizer, check):  # all values are proven before the first is written
         write_values(optimizer, group, p, values)
     return optimizer
 
 
 def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[dict[str, Any], Tensor, Values]]:
-    """For each parameter of an optimizer of any class, its group and what both lack, proven by trials."""
+    """The group and the proven missing values of each parameter, for an optimizer of any class."""
     proven = []
     first_in_group: dict[int, Values] = {}
     where = ""
@@ -77,7 +78,7 @@ def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[di
                     "its first step settles something in its group that it leaves open for another one there"
                 )
             proven.append((group, p, values))
-    except Exception as error:  # whatever a class raises: nothing of the optimizer is changed yet
+    except Exception as error:  # a class may raise anything; the optimizer has not changed yet
         why = error if isinstance(error, Unproven) else f"it cannot be tried: {type(error).__name__}: {error}"
         raise ValueError(
             f"preinitialize: {type(optimizer).__name__}{where}: {why}. Leave it to make its state in its first step."

@@ -1,4 +1,4 @@
-"""`optim.state_bytes`: how large the state of an optimizer is."""
+"""`optim.state_bytes`: the size of the state of an optimizer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from .trial import Trial, check_not_shared, numbered_parameters
 def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     """The bytes of all state tensors of an optimizer, once every parameter has had a gradient.
 
-    target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
-    class, with the keyword arguments as a dict. The optimizer is then built without allocating anything, and the
-    parameters may be on the meta device. State that does not exist yet, as in any torch optimizer before its first
-    step, is counted as it will be; nothing is changed. Of a class that `preinitialize` does not know, a copy takes a
-    step for this, on tensors without values.
+    target is an optimizer, or (class, parameters) or (class, parameters, arguments), with the keyword arguments as a
+    dict. Then the optimizer is built without allocating memory, and the parameters may be on the meta device. State
+    that does not exist yet, as in any torch optimizer before its first step, is counted in advance. Nothing changes.
+    For a class that `preinitialize` does not know, a copy makes a step on tensors without values.
 
-    Each tensor of the state counts with its number of elements times the bytes of an element, a DTensor with its local
-    part. Parameters that do not require a gradient count like the others.
+    Each tensor of the state counts as its number of elements times the bytes of an element; a DTensor counts as its
+    local part. Parameters that do not require a gradient count like the others.
 
     Raises TypeError if target is something else. Raises ValueError for an optimizer of torch that `preinitialize`
-    refuses, and for one whose first step reads the values of its tensors.
+    rejects, and for an optimizer whose first step reads the values of its tensors.
 
     >>> import torch
     >>> from optim import state_bytes
@@ -44,7 +43,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
     20000000000
     """
-    fake = FakeTensorMode(allow_non_fake_inputs=True)  # what is made in it takes no memory
+    fake = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are made in this mode take no memory
     optimizer = target if isinstance(target, torch.optim.Optimizer) else make_optimizer(target, fake)
     with fake:
         missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_on_fake_tensors(optimizer)
@@ -52,20 +51,20 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
 
 
 def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
-    """The optimizer of a class, parameters and arguments."""
+    """Make an optimizer from its class, parameters and arguments."""
     kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise TypeError(f"state_bytes: target={target!r:.80}: pass an optimizer, or (class, parameters, arguments).")
     values: dict[str, Any] = dict(*arguments)
     for key, x in values.items():
-        if isinstance(x, Tensor):  # whose value the class may read, and a fake tensor has none
+        if isinstance(x, Tensor):  # the class may read its value, which a fake tensor does not have
             values[key] = x.item()
     with fake:
         return kind(params, **values)
 
 
 def total_bytes(values: Iterable[Any]) -> int:
-    """The bytes of the tensors among some values; of distributed ones, those of the local part."""
+    """The total bytes of the tensors among the values. A distributed tensor counts as its local part."""
     total = 0
     for x in values:
         if isinstance(x, Tensor):
@@ -75,7 +74,7 @@ def total_bytes(values: Iterable[Any]) -> int:
 
 
 def state_on_fake_tensors(optimizer: torch.optim.Optimizer) -> dict[Tensor, State]:
-    """The state that the first step of an optimizer of any class makes, to be called where tensors are fake."""
+    """The state that the first step of an optimizer of any class makes. The caller enables fake tensors."""
     states = {}
     for i, j, group, p in numbered_parameters(optimizer):
         try:
@@ -83,8 +82,8 @@ def state_on_fake_tensors(optimizer: torch.optim.Optimizer) -> dict[Tensor, Stat
             with preserve_global_state(p.device):
                 trial = Trial(optimizer, i, p, [p])
                 trial.step_without_checks([torch.zeros_like(p)], seed=0)
-        except Exception as error:  # whatever a class raises that reads values, which fake tensors do not have
-            if optimizer.state.get(p):  # made by steps that did read values
+        except Exception as error:  # a class may raise anything if it reads values, which fake tensors do not have
+            if optimizer.state.get(p):  # earlier steps, on real tensors, made it
                 continue
             raise ValueError(
                 f"state_bytes: {type(optimizer).__name__}, parameter {j} of group {i}: its state is not known without "

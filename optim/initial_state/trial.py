@@ -1,4 +1,4 @@
-"""Steps of an optimizer of any class on copies of one of its parameters, which the optimizer itself does not notice."""
+"""Steps of an optimizer of any class on copies of one of its parameters. The optimizer itself does not change."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..base.sharding import notice_dtensor
 from .compare import differences
 from .global_state import set_seeds
 
-Values = dict[str, dict[str, Any]]  # what there is of a parameter: its "state", and the other keys of its "group"
+Values = dict[str, dict[str, Any]]  # of a parameter: its "state", and the other keys of its "group"
 
 
 class Unproven(Exception):
-    """Why the state of an optimizer cannot be made before its first step, in words."""
+    """The state of an optimizer cannot be made before its first step. The message says why."""
 
 
 class Trial:
-    """An optimizer of the same class and attributes, whose only parameters are copies of one with given weights.
+    """A copy of an optimizer whose only parameters are copies of one parameter, with given weights.
 
-    They are in a copy of the group of that parameter, under its name. The other groups are there, without parameters:
-    what a class does may depend on the place of a group.
+    The copies have the name of the parameter, and are in a copy of its group. The other groups are copied without
+    parameters, since the behaviour of a class may depend on the index of a group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, i: int, p: Tensor, weights: Sequence[Tensor]) -> None:
@@ -48,26 +48,26 @@ class Trial:
             name = next(name for q, name in zip(original["params"], original["param_names"]) if q is p)
             groups[i]["param_names"] += [name] * len(weights)
         self.group, self.optimizer.param_groups = groups[i], groups
-        self.optimizer.state = copy.copy(optimizer.state)  # a dict that makes what is missing
+        self.optimizer.state = copy.copy(optimizer.state)  # a defaultdict
         self.optimizer.state.clear()
         if p in optimizer.state:
             for q in self.params:
                 self.optimizer.state[q] = copy_for_trial(optimizer.state[p])
 
     def values(self) -> list[Values]:
-        """What there is of each parameter now."""
+        """The present values of each parameter."""
         state, group = self.optimizer.state, group_settings(self.group)
         return [{"state": state.get(q, {}), "group": group} for q in self.params]
 
     def set_initial_values(self, initial: Sequence[Values]) -> None:
-        """Give each parameter its values from before the first step."""
+        """Set the values of each parameter before its first step."""
         for q, values in zip(self.params, copy.deepcopy(initial)):
             write_values(self.optimizer, self.group, q, values)
 
     def step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
-        """A step that changes states and groups alone.
+        """Make a step that changes only states and groups.
 
-        Raises Unproven if the class raises anything, or changes attributes or keys of no parameter.
+        Raises Unproven if the class raises an error, or changes attributes, or adds state of something else.
         """
         before = copy_values(self.optimizer, self.optimizer, self.all_attributes())
         self.step_without_checks(gradients, seed)
@@ -76,26 +76,26 @@ class Trial:
             raise Unproven(f"its step changes an attribute of the {path[0].key}, {path[1].key!r}")
 
     def step_without_checks(self, gradients: Sequence[Tensor | None], seed: int) -> None:
-        """A step of the class itself, which none of what wraps or follows the real optimizer's step hears of."""
+        """Make a step of the class itself, without the wrappers and hooks of the real optimizer's step."""
         for q, gradient in zip(self.params, gradients):
             q.grad = None if gradient is None else gradient.clone()
         set_seeds(seed, self.params[0].device)
         try:
             type(self.optimizer).step(self.optimizer)
-        except Exception as error:  # whatever a class raises for a copy
+        except Exception as error:  # a class may raise anything for a copy
             raise Unproven(f"its step raises {type(error).__name__}: {error}") from error
 
     def all_attributes(self) -> dict[str, dict[str, Any]]:
-        """What a step changes only where a class keeps its state elsewhere than others do."""
+        """The attributes that a step changes only if the class keeps state outside of `state` and groups."""
         of_parameters = {f"parameter {i}": dict(vars(q)) for i, q in enumerate(self.params)}
         return {"optimizer": attributes(self.optimizer), **of_parameters}
 
 
-# What is copied
+# Copies
 
 
 def attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a copy takes over. A scheduler or trainer may have put a `step` there, which is bound to the real one."""
+    """The attributes to copy. A `step` from a scheduler or trainer is left out: it is bound to the real optimizer."""
     left_out = ("step", "state", "param_groups")
     return {name: x for name, x in vars(optimizer).items() if name not in left_out and not is_hook_attribute(name)}
 
@@ -109,21 +109,21 @@ def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def empty_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group without its parameters, in which the keys that list them stay."""
+    """A group with empty lists of parameters and names."""
     return {key: [] if key in ("params", "param_names") else x for key, x in group.items()}
 
 
 def copy_values(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
-    """A copy of values of an optimizer, in which its bound methods are those of a trial."""
+    """Copy values of an optimizer. Its bound methods become bound methods of the trial."""
     known: dict[int, Any] = {id(original): trial}
     for x in tree_leaves(values):
-        if isinstance(x, Tensor):  # which deepcopy() cannot copy where tensors are fake
+        if isinstance(x, Tensor):  # deepcopy() cannot copy fake tensors
             known[id(x)] = x.detach().clone()
     return copy.deepcopy(values, known)
 
 
 def make_parameter(p: Tensor, weights: Tensor) -> Tensor:
-    """A new parameter with these weights and the attributes of `p`."""
+    """Make a parameter with these weights and the attributes of `p`."""
     q = weights.detach().clone()
     q = Parameter(q, p.requires_grad) if isinstance(p, Parameter) else q.requires_grad_(p.requires_grad)
     vars(q).update({name: copy.deepcopy(x) for name, x in vars(p).items() if name not in vars(q)})
@@ -131,17 +131,17 @@ def make_parameter(p: Tensor, weights: Tensor) -> Tensor:
 
 
 def write_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
-    """Add to the state of a parameter and to its group."""
+    """Write values into the state of a parameter and into its group."""
     if values["state"]:
         optimizer.state[p].update(values["state"])
     group.update(values["group"])
 
 
-# Which optimizers and parameters are tried
+# Optimizers and parameters that can be tried
 
 
 def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, dict[str, Any], Tensor]]:
-    """Each parameter that may have a gradient, after the number of its group, its own there, and the group."""
+    """Each parameter that can have a gradient, after its group's index, its index in the group, and the group."""
     for i, group in enumerate(optimizer.param_groups):
         for j, p in enumerate(group["params"]):
             if p.is_floating_point() or p.is_complex():
@@ -150,7 +150,7 @@ def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int,
 
 
 def check_state_keys(optimizer: torch.optim.Optimizer) -> None:
-    """Raise Unproven where there is state of something that is no parameter."""
+    """Raise Unproven if a key of the state is no parameter."""
     params = parameter_ids(optimizer)
     for key in optimizer.state:
         if id(key) not in params:
@@ -158,8 +158,9 @@ def check_state_keys(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
-    """Raise Unproven where a copy would reach the optimizer's parameters, by reference or by id, a module or another
-    optimizer.
+    """Raise Unproven if a copy would reach parameters of the optimizer, a module or an optimizer.
+
+    It may reach parameters by reference or by id.
     """
     copied_values = {
         "its attribute": attributes(optimizer),
@@ -167,7 +168,7 @@ def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p:
         "its state": optimizer.state.get(p, {}),
         "its parameter's attribute": vars(p),
     }
-    todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether the copy has the same one
+    todo: list[tuple[str, Any, bool]] = []  # a name, an object, and whether the copy shares the object
     for owner, values in copied_values.items():
         todo += [(f"{owner} {name!r}", (name, x), False) for name, x in values.items()]
     params = parameter_ids(optimizer)
@@ -176,18 +177,18 @@ def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p:
         name, x, is_shared = todo.pop()
         if isinstance(x, (Parameter, Module, torch.optim.Optimizer)) or id(x) in params:
             if x is optimizer and not is_shared:
-                continue  # a bound method of its own, which becomes one of the copy
+                continue  # a bound method, which becomes a bound method of the copy
             raise Unproven(f"{name} reaches a {type(x).__name__} beside the parameter that is tried")
         if isinstance(x, int) and x in params:
             raise Unproven(f"{name} has the id of a parameter, which a copy of that does not have")
         if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
             seen[id(x)] = x
-            is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # which deepcopy() does not copy
+            is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # deepcopy() does not copy these
             todo += [(name, referent, is_shared) for referent in referents(x)]
 
 
 def referents(x: Any) -> list[Any]:
-    """What an object refers to; a function, without the globals of its module."""
+    """The objects that an object refers to, without the globals of a function."""
     if isinstance(x, FunctionType):
         return [x.__closure__, x.__defaults__, x.__kwdefaults__]
     return [x()] if isinstance(x, ReferenceType) else gc.get_referents(x)

@@ -1,7 +1,7 @@
-"""What Muon does with lists of matrices of one shape: directions, the orthogonal steps along them, and the moves.
+"""The maths of Muon for lists of matrices of one shape: directions, orthogonal steps, and the change of parameters.
 
-`h` are the hyperparameters and `f` the factors, as in every update (see RuleOptimizer); the names in the equations of
-Muon and NorMuon are given beside each function.
+`h` are the hyperparameters and `f` the factors, as in every update (see RuleOptimizer). Each docstring names the
+symbols of the equations in `Muon` and `NorMuon` that the function computes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .newton_schulz import orthogonalize
 
 
 class MatrixShape(NamedTuple):
-    """How a parameter is read as matrices."""
+    """The matrices that a parameter consists of."""
 
-    stack: tuple[int, ...]  # the sizes of the dimensions that count matrices; empty for one matrix
+    stack: tuple[int, ...]  # the sizes of the dimensions before the rows; empty for a single matrix
     rows: int
     columns: int
 
 
 def matrix_shape(shape: torch.Size, group: Mapping[str, Any]) -> MatrixShape:
-    """How a parameter of this shape is read: `flatten` says whether its last two dimensions alone are the matrix."""
+    """The matrices in a parameter of this shape. With `flatten`, all dimensions after the first are the columns."""
     flatten = group.get("flatten")
     is_stack = len(shape) == 3 if flatten is None else not flatten
     if is_stack:
@@ -46,7 +46,7 @@ def matrix_shape(shape: torch.Size, group: Mapping[str, Any]) -> MatrixShape:
 
 
 def block_rows(rows: int, group: Mapping[str, Any]) -> list[int]:
-    """The rows of each block of a matrix: a block is made orthogonal by itself."""
+    """The number of rows of each block of a matrix. Each block is made orthogonal separately."""
     heads = group.get("num_heads")
     if heads:
         return [rows // heads] * heads
@@ -54,22 +54,22 @@ def block_rows(rows: int, group: Mapping[str, Any]) -> list[int]:
 
 
 def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> bool:
-    """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
+    """Whether this rank's shard of the `i`-th parameter of a work consists of full matrices."""
     stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
     return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
 
 
 def update_full(h: Factors, f: Factors, columns: Columns) -> None:
-    """Update parameters of one shape, of which this rank has full matrices."""
+    """Update parameters of one shape whose matrices are complete on this rank."""
     directions = momentum_directions(h, columns["g"], columns["momentum_buffer"])
     steps = orthogonal_steps(h, f, directions, columns.get("variance_neuron", []))
     apply_steps(h, columns["p"], steps, columns["p"][0].shape)
 
 
 def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
-    """Update the `i`-th parameter of a work, of which ranks have shards: each gathers it and computes the step.
+    """Update the `i`-th parameter of a work, whose matrices are split between ranks.
 
-    It is alone in the columns.
+    Each rank gathers the full direction and computes the full step. The columns contain this parameter only.
     """
     second_moments = columns.get("variance_neuron", [])
     direction = make_dtensor(momentum_directions(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
@@ -86,7 +86,7 @@ def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placeme
 
 
 def momentum_directions(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
-    """The directions G: the momentum B, or the look-ahead from it."""
+    """The directions G: the momentum B, or with Nesterov momentum the look-ahead from B."""
     if not h["nesterov"]:
         return momentum_buffer
     if h["adjust_lr_fn"] == "cerebras":
@@ -97,7 +97,7 @@ def momentum_directions(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Ten
 def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments: Tensors) -> Tensors:
     """The steps O along full directions G of one shape, for `apply_steps`.
 
-    With NorMuon, they are the steps U, and the second moments v are updated in place; with Muon there are none.
+    For NorMuon they are the steps U, and the second moments v are updated in place. Muon has no second moments.
     """
     shape, count = directions[0].shape, len(directions)
     stack, rows, columns = matrix_shape(shape, h)
@@ -106,14 +106,14 @@ def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments
     sizes = block_rows(rows, h)
     parts: list[Tensor] = []
     start = 0
-    for size, run in itertools.groupby(sizes):  # blocks of one size that follow each other, together
+    for size, run in itertools.groupby(sizes):  # consecutive blocks of one size are computed together
         blocks = len(list(run))
         part = matrices.narrow(-2, start, blocks * size)
         step = orthogonalize(part.reshape(count, *stack, blocks, size, columns), h)
         if moments is not None:
             v = moments.narrow(-2, start, blocks * size).view(count, *stack, blocks, size, 1)
             step = _normalize_rows(step, v, f["one_minus_beta2"])
-        step = step.flatten(-3, -2)  # the blocks one below the other again
+        step = step.flatten(-3, -2)  # the blocks below each other again
         if parts:  # `apply_steps` multiplies all rows by the scale of the first block
             step = step * (learning_rate_scale(shape, h, size) / learning_rate_scale(shape, h, sizes[0]))
         parts.append(step)
@@ -125,9 +125,9 @@ def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments
 
 
 def apply_steps(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
-    """Let parameters decay, and add the steps to them: to all elements, or to those that this rank has.
+    """Apply weight decay and add the steps, to full parameters or to the shards of this rank.
 
-    `shape` is that of each full parameter.
+    `shape` is the shape of each full parameter.
     """
     first_block = block_rows(matrix_shape(shape, h).rows, h)[0]
     step_size = h["lr"] * learning_rate_scale(shape, h, first_block)
@@ -140,7 +140,7 @@ def apply_steps(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> No
 
 
 def learning_rate_scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
-    """The scale s of a block of `rows` rows in a parameter of this shape."""
+    """The factor s that multiplies the learning rate, for a block of `rows` rows in a parameter of this shape."""
     variant = h["adjust_lr_fn"]
     stack, _, columns = matrix_shape(shape, h)
     if variant == "cerebras" and not stack:
@@ -152,12 +152,12 @@ def learning_rate_scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> f
 
 
 def _stack(xs: Tensors) -> Tensor:
-    """Tensors of one shape in one; a single one as a view."""
+    """Stack tensors of one shape. A single tensor becomes a view."""
     return torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
 
 
 def _normalize_rows(o: Tensor, v: Tensor, one_minus_beta2: Any) -> Tensor:
-    """The steps U from O: v is updated, each row is divided by the root of its v, and U gets the norm of O."""
+    """Compute the steps U from O: update v, divide each row by the root of its v, and restore the norm of O."""
     wide = o.to(v.dtype)
     lerp_([v], [wide.square().mean(-1, keepdim=True)], one_minus_beta2)
     u = wide / (v.sqrt() + 1e-8)

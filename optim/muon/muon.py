@@ -1,4 +1,4 @@
-"""Muon and NorMuon, for matrices; beside them AdamW or Lion for the rest, in one optimizer."""
+"""Muon and NorMuon for matrices, together with AdamW or Lion for the other parameters, in one optimizer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
 from .ranks import OwnMatrices, compute_own_steps, is_redundant, read_process_group, step_shared_matrices
 
 DTYPES = ("bfloat16", "float32", "float64")
-ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
+ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for the groups that Muon does not step
 
 LARGE_UPDATES = (
     "with adjust_lr_fn='cerebras', updates are about as large as AdamW's at the same learning rate. Pass a learning "
     "rate that suits AdamW, such as 3e-4, or another adjust_lr_fn, such as 'original'."
 )
-_warned: list[str] = []  # the class of which this process has warned that its updates are large
+_warned: list[str] = []  # the class that this process has warned of, for its large updates
 
 
 class Rows(FixedRule):
-    """The rule for `split_sizes`: the rows of each block, or None."""
+    """The rule for `split_sizes`: the number of rows of each block, or None."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None:
@@ -53,8 +53,8 @@ class Rows(FixedRule):
 class Muon(RuleOptimizer):
     """Muon: momentum made orthogonal by Newton-Schulz iterations, for the matrices of hidden layers.
 
-    A group with `"algorithm": "adamw"` or `"lion"` is stepped as `AdamW` or `Lion` does, with the arguments, states and
-    defaults of that class. The others:
+    A group with `"algorithm": "adamw"` or `"lion"` is updated by `AdamW` or `Lion`, with the arguments, states and
+    defaults of that class. All other groups:
 
         B = μ*B + (1 - μ)*g
         G = B                                       if not nesterov
@@ -70,13 +70,14 @@ class Muon(RuleOptimizer):
         θ = θ - r*λ*θ*(O*θ >= 0)                    if cautious_weight_decay
         θ = θ - η*s*O
 
-    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
-    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm, or by `eps` if that is larger, repeats
-    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes close to
-    the orthogonal matrix nearest to G.
+    where θ is a parameter, g its gradient, n and m are the rows and columns of the matrix. η is `lr`, μ is `momentum`,
+    λ is `weight_decay`. NewtonSchulz(G) approximates the orthogonal matrix nearest to G. It divides X = G by its norm,
+    or by `eps` if `eps` is larger. It then repeats X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, for each triple
+    (a, b, c) of `ns_coefficients`.
 
-    A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5 is the weight of a
-    convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its first two sizes.
+    A parameter of 3 dimensions is a stack of matrices, such as the experts of a mixture. A parameter of 4 or 5
+    dimensions is the weight of a convolution, and is read as a matrix of `shape[0]` rows. With "cerebras", n and m in
+    its s are its first two sizes.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
@@ -84,46 +85,48 @@ class Muon(RuleOptimizer):
     Args:
         params: parameters of 2 or more dimensions, or groups of them.
         lr: learning rate, at least 0. Default: 0.02; torch's default: 0.001.
-        weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0. Default: 0.01; torch's default: 0.1.
-        momentum: how much of the buffer is kept, in [0, 1).
-        nesterov: look ahead.
-        ns_steps: iterations with one triple, 1 to 99; None: 5, or as many as there are triples. Default: None; torch's
-            default: 5.
-        ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
+        weight_decay: decoupled weight decay, at least 0. Default: 0.01; torch's default: 0.1.
+        momentum: the share of the buffer that is kept, in [0, 1).
+        nesterov: True for Nesterov momentum: look ahead.
+        ns_steps: the number of iterations with one triple, 1 to 99; None: 5, or as many as there are triples. Default:
+            None; torch's default: 5.
+        ns_coefficients: the triple of all iterations, a list with a triple for each, or the name of a published list:
             "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
-        eps: the least norm that is divided by, at least 0. With 0 there is none, and a step does not depend on the
-            scale of the gradients; with a larger `eps`, small gradients give small steps. Default: 0.0; torch's
+        eps: the smallest divisor for the norm, at least 0. With 0 there is no limit, and a step does not depend on
+            the scale of the gradients. With a larger `eps`, small gradients give small steps. Default: 0.0; torch's
             default: 1e-7.
-        adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
-            also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
-            torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
-            "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over columns if that is
-            above 1, "spectral_unclamped" by that root (torch 2.14.1). Default: "cerebras"; torch's default: None.
-        flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
-            of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
-        split_sizes: the rows of each block of a fused projection, such as (q, k, v), one below the other: each is a
-            matrix of its own, scaled by its own shape. They add up to the rows.
-        num_heads: so many blocks of as many rows, one for each head.
-        transposed: the parameters hold (inputs, outputs), as transformers' Conv1D: only the scales are allowed that are
-            the same for both.
+        adjust_lr_fn: the variant of Muon, and its learning-rate scaling. "cerebras" is the variant of that suite. It
+            multiplies `lr` by 0.2 times the root of the larger side, also for weight decay, and the look-ahead is the
+            gradient plus `momentum` times the buffer. The other values are torch's variant: weight decay uses `lr`
+            itself, and the look-ahead weighs the gradient by 1 - `momentum`. "match_rms_adamw" scales the learning rate
+            like "cerebras". "original" or None scales it by the root of rows over columns, if this is above 1;
+            "spectral_unclamped" always does (torch 2.14.1). Default: "cerebras"; torch's default: None.
+        flatten: True: a parameter is one matrix of `shape[0]` rows, as the weight of a Conv1d needs. False: it is a
+            stack of matrices, in its last two dimensions. None: it is a stack if it has 3 dimensions.
+        split_sizes: the rows of each block of a fused projection, such as (q, k, v). Each block is a matrix of its own,
+            scaled by its own shape. The sizes add up to the rows.
+        num_heads: the number of blocks of equal size, one for each head.
+        transposed: True if parameters have the shape (inputs, outputs), as transformers' Conv1D has. Then only an
+            `adjust_lr_fn` is allowed whose scaling is the same for both shapes.
         ns_dtype: the dtype of the iterations: torch.bfloat16, torch.float32 or torch.float64, or its name. None:
-            bfloat16 on accelerators, float32 on the CPU, where products in bfloat16 are slow.
-        cautious_weight_decay: only those elements decay that the step does not move away from 0
+            bfloat16 on accelerators, and float32 on the CPU, where products in bfloat16 are slow.
+        cautious_weight_decay: True: an element decays only where the step does not move it away from 0
             (https://arxiv.org/abs/2510.12402).
-        adamw: the defaults of groups with the algorithm "adamw", where they are not those of `AdamW`: a dict of its
-            arguments. `lr` and the others above are for matrices alone; only the four for bfloat16 are for all.
-        lion: likewise, for "lion".
+        adamw: a dict of arguments of `AdamW`: the defaults of groups with the algorithm "adamw", where they differ from
+            the defaults of `AdamW`. `lr` and the arguments above are for matrices only. `**precision` is for all
+            groups.
+        lion: the same for the algorithm "lion" and `Lion`.
         process_group: a group of torch.distributed whose ranks hold the same parameters and gradients, as under DDP, or
-            True for the default one: each matrix is made orthogonal on one rank, which sends the step to the others.
-            (Matrices of DTensors are shared without it.) Copies and pickles of the optimizer do not have it.
+            True for the default group. Each matrix is made orthogonal on one rank, which sends the step to the others.
+            (Matrices of DTensors are shared without it.) Copies and pickles of the optimizer lose the process group.
         enable_global_step: keep the state `step`.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
-            parameters are stepped: see `Precision`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`: how bfloat16
+            parameters are updated. See `Precision`.
 
     Raises:
-        ValueError, TypeError: a hyperparameter breaks its rule or belongs to another algorithm than its group's, a
-            parameter of a matrix group has fewer than 2 dimensions or rows that do not split so, or `process_group` is
-            no group that this rank is in.
+        ValueError, TypeError: a hyperparameter breaks its rule, or belongs to a different algorithm than its group.
+            Or a parameter of a matrix group has fewer than 2 dimensions, or rows that do not split into the blocks.
+            Or this rank is not in `process_group`.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.eye(2))
@@ -204,7 +207,7 @@ class Muon(RuleOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         muon_defaults, algorithm = self.defaults, self
-        if isinstance(param_group, dict):  # torch has an error for anything else
+        if isinstance(param_group, dict):  # torch raises an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
             foreign_keys = [
                 key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
@@ -221,7 +224,7 @@ class Muon(RuleOptimizer):
         finally:
             self.defaults = muon_defaults
         group = self.param_groups[-1]
-        if algorithm is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
+        if algorithm is self and group["ns_steps"] is None:  # torch's Muon needs the number if it loads this state
             group["ns_steps"] = iteration_count(group["ns_coefficients"], 5)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -282,18 +285,18 @@ class Muon(RuleOptimizer):
     ) -> None:
         lerp_(states["momentum_buffer"], g, f["one_minus_momentum"])
         columns = {"p": p, "g": g, **states}
-        # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
+        # Each list is updated in a call of its own, which frees the memory of its directions at its end.
         for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
             chosen: Columns = {name: _select_tensors(xs, indices) for name, xs in columns.items()}
             if placement is None or has_full_matrices(placement, indices[0], h):
                 update_full(h, f, chosen)
-            else:  # then it is one parameter
+            else:  # then the list is one parameter
                 update_gathered(h, f, chosen, placement, indices[0])
 
     def step_shared(self, works: list[Work]) -> list[Work]:
         if self.process_group is None and all(work.placement is None for work in works):
             return works
-        # Either may have been given up since `compile`: the step of the rest, or that of this rank's matrices.
+        # Since `compile`, the compiled step or the compiled step of this rank's matrices may have been abandoned.
         is_compiled = self._compiled_step is not None and self._compiled_own_steps is not None
         compute_steps = self._compute_compiled_own_steps if is_compiled else compute_own_steps
         left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
@@ -307,7 +310,7 @@ class Muon(RuleOptimizer):
         return left
 
     def _compute_compiled_own_steps(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-        if self._compiled_own_steps is not None:  # an earlier batch of this step may have given it up
+        if self._compiled_own_steps is not None:  # an earlier batch of this step may have abandoned it
             try:
                 return self._compiled_own_steps(inputs)
             except torch._dynamo.exc.FailOnRecompileLimitHit:
@@ -347,22 +350,23 @@ class NorMuon(Muon):
         θ = θ - r*λ*θ*(U*θ >= 0)                    if cautious_weight_decay
         θ = θ - η*s*U
 
-    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`,
-    β2 is `beta2`, and λ is `weight_decay`. The mean is over the columns, for each row; NewtonSchulz is that of `Muon`.
+    where θ is a parameter, g its gradient, n and m are the rows and columns of the matrix. η is `lr`, μ is `momentum`,
+    β2 is `beta2`, and λ is `weight_decay`. The mean is over the columns, for each row. `Muon` defines NewtonSchulz.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
         variance_neuron: (S[0], 1), v = 0
 
-    (A stack of matrices has a number for each row of each.) Arguments and errors are those of `Muon`, with `beta2`: how
-    much of the second moment is kept, in [0, 1). `transposed` is refused, as rows are then no outputs.
+    (A stack of matrices has one number for each row of each matrix.) Arguments and errors are the same as in `Muon`. In
+    addition, `beta2` is the share of the second moment that is kept, in [0, 1). `transposed` must be False, since the
+    rows must be outputs.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.zeros(2, 1))
     >>> optimizer = NorMuon([weight], lr=0.5, adjust_lr_fn="original")
     >>> weight.grad = torch.tensor([[3.0], [4.0]])
     >>> optimizer.step()
-    >>> weight[0].item() == weight[1].item()  # the step of Muon is 3 to 4
+    >>> weight[0].item() == weight[1].item()  # with Muon, the steps are as 3 to 4
     True
 
     Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
@@ -417,7 +421,7 @@ class NorMuon(Muon):
 
 
 def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
-    """Whether a group of large matrices is stepped with a learning rate that suits another `adjust_lr_fn`."""
+    """Whether a group of large matrices has a learning rate that suits a different `adjust_lr_fn`."""
     if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
         return False
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
@@ -425,7 +429,7 @@ def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
 
 
 def _warn_of_large_updates(optimizer: Muon) -> None:
-    """Warn of groups that `has_large_updates` finds, once in a process."""
+    """Warn of groups with `has_large_updates`, once in a process."""
     large = [group["lr"] for group in optimizer.param_groups if has_large_updates(group, group["lr"])]
     if large and not _warned:
         _warned.append(type(optimizer).__name__)
@@ -435,7 +439,7 @@ def _warn_of_large_updates(optimizer: Muon) -> None:
 def _make_other_optimizers(
     precision: Mapping[str, Any], **arguments_by_name: Mapping[str, Any] | None
 ) -> dict[str, RuleOptimizer]:
-    """Optimizers without parameters, by the algorithm: they say what the groups with it have."""
+    """Make optimizers without parameters, by algorithm. They define the hyperparameters and states of their groups."""
     optimizers = {}
     for name, arguments in arguments_by_name.items():
         optimizers[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})

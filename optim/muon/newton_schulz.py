@@ -1,4 +1,4 @@
-"""Newton-Schulz iterations, which come close to the nearest orthogonal matrix, and their published polynomials."""
+"""Newton-Schulz iterations, which approximate the nearest orthogonal matrix, and their published polynomials."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..precision.bits import bitcast
 from ..precision.options import resolve_dtype
 from ..step.work import Factors
 
-TOGETHER = 1 << 22  # elements that are made orthogonal at once
+TOGETHER = 1 << 22  # the most elements that are made orthogonal in one call
 
 JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
 
-# The polynomials of the iterations by name, and what the norm is multiplied by before them.
-# "quintic" and "polar_express" are in microsoft/dion (newton_schulz_triton.py, polar_express.py); the second is that of
-# https://arxiv.org/abs/2505.16932, made for five iterations from a norm of 1/1.02. "deepseek" is that of DeepSeek-V4 in
-# NVIDIA-NeMo/Emerging-Optimizers: eight that come near quickly, and two that end at singular values of 1.
+# The polynomials of the iterations by name, and the factor that multiplies the norm before the first iteration.
+# "quintic" and "polar_express" are in microsoft/dion (newton_schulz_triton.py, polar_express.py). "polar_express" is
+# from https://arxiv.org/abs/2505.16932, for five iterations from a norm of 1/1.02. "deepseek" is from DeepSeek-V4 in
+# NVIDIA-NeMo/Emerging-Optimizers: eight polynomials that converge quickly, and two that end at singular values of 1.
 TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
     "quintic": (
         (
@@ -48,7 +48,7 @@ TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
 }
 
 EXPONENT_BITS = {torch.bfloat16: 0xFF << 7, torch.float32: 0xFF << 23, torch.float64: 0x7FF << 52}
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 TRIPLE = NumberTuple((Number(scheduled=False),) * 3)
 
@@ -67,36 +67,36 @@ class Coefficients(FixedRule):
 
 
 def iteration_count(coefficients: Any, default: int | None) -> int | None:
-    """How many iterations there are: `default` where the coefficients are a single triple."""
+    """The number of iterations. It is `default` where the coefficients are a single triple."""
     if isinstance(coefficients, str):
         return len(TABLES[coefficients][0])
     return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else default
 
 
 def iteration_dtype(x: Tensor, h: Factors) -> torch.dtype:
-    """In which dtype the iterations for the matrices in `x` run."""
+    """The dtype of the iterations for the matrices in `x`."""
     dtype: torch.dtype = resolve_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
     return dtype
 
 
 def orthogonalize(x: Tensor, h: Factors) -> Tensor:
-    """About the orthogonal matrices nearest to those in the last two dimensions: singular values come near 1."""
+    """Approximate the nearest orthogonal matrix of each matrix in the last two dimensions: singular values near 1."""
     matrices = x.flatten(0, -3).to(iteration_dtype(x, h))
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     if is_tall:
-        matrices = matrices.mT  # X @ X.T of these is the smaller one
-    at_once = max(1, TOGETHER // max(1, matrices.shape[1] * matrices.shape[2]))  # the iterations take memory
-    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
+        matrices = matrices.mT  # of the two products, X @ X.T is then the smaller one
+    at_once = max(1, TOGETHER // max(1, matrices.shape[1] * matrices.shape[2]))  # limits the memory of the iterations
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's dtype differs
         results = [_newton_schulz(piece, h) for piece in torch.split(matrices, at_once)]
     matrices = torch.cat(results) if len(results) > 1 else results[0]
     if is_tall:
         matrices = matrices.mT
-    # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
+    # Contiguous, since torch rounds differently when it adds transposed bfloat16 tensors.
     return matrices.to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)
 
 
 def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
-    """The iterations, for matrices that are not taller than wide, in one tensor of three dimensions."""
+    """Run the iterations on a tensor of three dimensions whose matrices have at most as many rows as columns."""
     triples, norm_factor = h["ns_coefficients"], 1.0
     if isinstance(triples, str):
         triples, norm_factor = TABLES[triples]
@@ -104,10 +104,10 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
         triples = [triples] * h["ns_steps"]
     if x.numel() == 0:
         return x
-    is_single = len(x) == 1  # which takes the product of two matrices, and not that of batches
+    is_single = len(x) == 1  # a single matrix uses the product of two matrices, not of batches
     x = x[0] if is_single else x
     least_norm = h["eps"]
-    if is_zero(least_norm):  # after this division, the norm is at least 1, or 0
+    if is_zero(least_norm):  # after this division the norm is 0, or at least 1
         x, least_norm = x / _powers_of_two(x), 1.0
     norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
     x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
@@ -121,9 +121,9 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
 def _powers_of_two(x: Tensor) -> Tensor:
     """The power of two at or below the largest absolute element of each matrix.
 
-    A division by it is exact, and then no square in the norm overflows, and none that matters underflows. For a
-    matrix of zeros or subnormal numbers it is infinity, so that the quotient is 0. A momentum that has underflowed
-    keeps subnormal numbers for good, and must not move the parameter.
+    Dividing by this power is exact. Afterwards no square in the norm overflows, and no square that matters underflows.
+    For a matrix of zeros or subnormal numbers the result is infinity, so that the quotient is 0. A momentum that has
+    underflowed keeps its subnormal numbers forever, and must not change the parameter.
     """
     largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
     powers = bitcast(bitcast(largest, INTEGERS[x.itemsize]) & EXPONENT_BITS[x.dtype], x.dtype)
@@ -132,7 +132,7 @@ def _powers_of_two(x: Tensor) -> Tensor:
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
     """`beta * x + alpha * left @ right`."""
-    if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
+    if x.device.type == "xla":  # torch_xla computes addmm with factors on the host, which splits the graph
         return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
     product = torch.addmm if x.dim() == 2 else torch.baddbmm
     return product(x, left, right, beta=beta, alpha=alpha)

@@ -1,13 +1,13 @@
 """Muon on several ranks, without redundant work: each matrix is made orthogonal on one of the ranks that share it.
 
-That rank is the owner of the matrix. A batch of matrices is stepped by three actions, one after the other:
+That rank is the owner of the matrix. A batch of matrices is updated by three actions, in this order:
 
-1. Directions are gathered: each rank sends the owners its shards of them. Where every rank has all of a matrix, as
-   under DDP, there is nothing to send.
+1. Directions are gathered: each rank sends its shards of the directions to the owners. Where every rank has the full
+   matrix, as under DDP, there is nothing to send.
 2. Each rank makes the matrices that it owns orthogonal.
-3. Steps are sent: each rank gets from the owners its shards of them, or under DDP all.
+3. Steps are sent: each rank receives its shards of the steps from the owners. Under DDP it receives the full steps.
 
-With NorMuon, the second moments go the same way beside them.
+NorMuon sends the second moments in the same messages.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from .matrices import apply_steps, block_rows, has_full_matrices, matrix_shape, 
 from .newton_schulz import TOGETHER, iteration_dtype
 
 BATCH = 1 << 24  # elements that a rank makes orthogonal between two exchanges; a matrix may have more
-OVERHEAD = 1 << 30  # multiplications, in the time of the three launches of an iteration on a GPU, some 10 microseconds
+OVERHEAD = 1 << 30  # multiplications that take as long as the three launches of an iteration on a GPU, some 10 µs
 
 
 class SharedMatrix(NamedTuple):
     """A parameter that ranks share: a matrix, or a stack of them."""
 
-    work_index: int  # of its work among those of the step
-    param_index: int  # its own in that work
-    split_dim: int | None  # the dimension along which the ranks split it; None: each has all of it
+    work_index: int  # the index of its work in the step
+    param_index: int  # the index of the parameter in this work
+    split_dim: int | None  # the dimension along which the ranks split it; None: each rank has the full matrix
     shapes: tuple[torch.Size, ...]  # of the full direction, and with NorMuon of the full second moments
-    cost: int  # of an iteration, in multiplications
+    cost: int  # the multiplications of one iteration
 
 
-# Of each matrix a list as long as its `shapes`: the direction, which the step replaces, and with NorMuon the second
-# moments. They are full tensors or this rank's shards: `_step_batch` says which.
+# For each matrix, a list as long as its `shapes`: the direction or the step, and with NorMuon the second moments.
+# The tensors are full or are this rank's shards: see `_step_batch`.
 MatrixTensors = dict[SharedMatrix, list[Tensor]]
 
 
-# Matrices that are stepped, and so sent, together: one list for each rank, with those that it owns.
+# Matrices that are sent and updated together: one list for each rank, with the matrices that it owns.
 Batch = list[list[SharedMatrix]]
 
 
 class Part(NamedTuple):
-    """The matrices of a batch that are updated together, as they are of one work and one shape."""
+    """The matrices of a batch that are in one work and have one shape. They are updated together."""
 
     matrices: list[SharedMatrix]
-    begun: StartedStep  # its columns have a tensor for each of the matrices: this rank's shards of them
+    begun: StartedStep  # its columns have this rank's shard of each of the matrices
 
 
 class OwnMatrices(NamedTuple):
@@ -68,21 +68,21 @@ class OwnMatrices(NamedTuple):
     second_moments: Tensors  # none for Muon
 
 
-ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # compute_own_steps, or that compiled
+ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # compute_own_steps, or the compiled function
 
 
 class Exchange(NamedTuple):
-    """How tensors are sent: those of matrices for which this is the same may be in one message."""
+    """How tensors are sent. Matrices with equal exchanges can share a message."""
 
     process_group: Any
     device: torch.device
     dtype: torch.dtype
-    is_replicated: bool  # every rank has all of each matrix
+    is_replicated: bool  # every rank has the full matrices
 
     def all_to_all(
         self, tensors_to_ranks: list[list[Tensor]], shapes_from_ranks: list[list[torch.Size]]
     ) -> list[list[Tensor]]:
-        """Send each rank some tensors. Gives those that came from each, which have these shapes."""
+        """Send a list of tensors to each rank. Returns the tensors from each rank, which have the given shapes."""
         sent = [sum(map(Tensor.numel, tensors)) for tensors in tensors_to_ranks]
         expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_ranks]
         message = self._make_message(chain.from_iterable(tensors_to_ranks))
@@ -91,9 +91,9 @@ class Exchange(NamedTuple):
         return list(map(_split_message, torch.split(received, expected), shapes_from_ranks))
 
     def all_gather(self, tensors: list[Tensor], shapes_from_ranks: list[list[torch.Size]]) -> list[list[Tensor]]:
-        """Send all ranks the same tensors. Gives those that came from each, which have these shapes."""
+        """Send the same tensors to all ranks. Returns the tensors from each rank, which have the given shapes."""
         expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_ranks]
-        longest = max(expected)  # all messages have to be as long
+        longest = max(expected)  # all messages must have the same length
         padding = torch.empty(longest - expected[self.rank()], dtype=self.dtype, device=self.device)
         message = self._make_message([*tensors, padding])
         received = [message.new_empty(longest) for _ in expected]
@@ -101,11 +101,11 @@ class Exchange(NamedTuple):
         return list(map(_split_message, received, shapes_from_ranks))
 
     def rank(self) -> int:
-        """This rank, as the process group counts."""
+        """The number of this rank in the process group."""
         return dist.get_rank(self.process_group)
 
     def _make_message(self, tensors: Iterable[Tensor]) -> Tensor:
-        """These tensors in a flat one of the dtype that is sent."""
+        """Flatten the tensors into one tensor of the dtype that is sent."""
         empty = torch.empty(0, dtype=self.dtype, device=self.device)  # for a rank that has nothing to send
         return torch.cat([empty, *(x.reshape(-1).to(self.dtype) for x in tensors)])
 
@@ -115,8 +115,8 @@ def step_shared_matrices(
 ) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
-    Gives the work that is left. `compute_steps` is `compute_own_steps`, or that compiled: then hyperparameters that
-    are tensors stay tensors, and so `read_on_host` is False.
+    Returns the remaining work. `compute_steps` is `compute_own_steps`, or the compiled function. With the compiled
+    function, hyperparameters that are tensors stay tensors, so `read_on_host` is False.
     """
     left: list[Work] = []
     shared: dict[Exchange, list[SharedMatrix]] = {}
@@ -145,7 +145,7 @@ def _is_muon_work(work: Work) -> bool:
 def _find_sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] | None:
     """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
 
-    None where each rank steps it by itself: it has full matrices, or they are so split that no rank can own one.
+    None if each rank updates the parameter by itself: the rank has full matrices, or the split allows no owner.
     """
     if not _is_muon_work(work):
         return None
@@ -159,8 +159,8 @@ def _find_sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | No
         return None
     placement = placements[mesh_dims[0]]
     stack_dims = len(matrix_shape(work.placement.full[i].shape, work.hyper).stack)
-    # Of a matrix that is split by columns, each rank has all second moments, as these are one for each row: they would
-    # have to be sent another way than the direction.
+    # There is one second moment for each row. If the columns are split, each rank has all second moments, which cannot
+    # be sent in the same way as the direction.
     splits_columns = placement.dim > stack_dims
     if type(placement) is not Shard or (splits_columns and "variance_neuron" in work.columns):
         return None
@@ -168,7 +168,7 @@ def _find_sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | No
 
 
 def _make_shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
-    """The record of the `i`-th parameter of a work."""
+    """Make the record of the `i`-th parameter of a work."""
     shape = work.placement.full[i].shape if work.placement else work.columns["p"][i].shape
     stack, rows, columns = matrix_shape(shape, work.hyper)
     shapes = [shape]
@@ -177,15 +177,15 @@ def _make_shared_matrix(work: Work, work_index: int, i: int, split_dim: int | No
     cost = 0
     for rows_of_block in block_rows(rows, work.hyper):
         short, long = sorted((rows_of_block, columns))
-        cost += OVERHEAD + short * short * (short + 2 * long)  # X @ X.T, the product of that with itself, and with X
+        cost += OVERHEAD + short * short * (short + 2 * long)  # X @ X.T, its square, and its product with X
     return SharedMatrix(work_index, i, split_dim, tuple(shapes), math.prod(stack) * cost)
 
 
 def _message_dtype(work: Work) -> torch.dtype:
-    """The dtype of what is sent: that of the update, or that of the iterations where it is shorter and loses nothing.
+    """The dtype of a message: the dtype of the iterations if it is shorter and loses nothing, or of the update.
 
-    The iterations round the directions to it, and give steps in it. But NorMuon computes with the second moments after
-    them, and blocks of several sizes are multiplied by their scales.
+    The iterations round the directions to their dtype, and return steps in it. There are two exceptions: NorMuon
+    computes with the second moments after the iterations, and blocks of several sizes are scaled after them.
     """
     p = work.columns["p"][0]
     dtype = p.dtype if work.widening is None else torch.float32
@@ -197,17 +197,18 @@ def _message_dtype(work: Work) -> torch.dtype:
 
 
 def make_batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
-    """Which rank owns which matrix, and in which batch: the most costly first, each for the rank with the least to do.
+    """Assign each matrix to an owner and a batch: the most expensive first, each to the rank with the least work.
 
-    Each rank fills its share of one batch after the other. All get as many batches, of which the last may be empty.
+    Each rank fills its share of one batch after the other. All ranks have the same number of batches. A rank's last
+    batches may be empty.
     """
     shares_of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # of each rank, one for each batch
-    loads = [(0, rank) for rank in range(ranks)]  # a heap: the cost of what each rank owns
-    elements = [BATCH + 1] * ranks  # in the last share of each rank, full at first, so that the first one is begun
+    loads = [(0, rank) for rank in range(ranks)]  # a heap: the cost of the matrices of each rank
+    elements = [BATCH + 1] * ranks  # in the last share of each rank; full at first, so that a share is started
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         load, owner = loads[0]
         heapq.heapreplace(loads, (load + matrix.cost, owner))
-        copies = ranks if matrix.split_dim is None else 1  # as all ranks receive all of it
+        copies = ranks if matrix.split_dim is None else 1  # all ranks receive the full matrix
         size = matrix.shapes[0].numel() * copies
         if elements[owner] + size > BATCH:
             shares_of_ranks[owner].append([])
@@ -223,11 +224,11 @@ def make_batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
 def _step_batch(
     works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_on_host: bool
 ) -> None:
-    """The step of a batch of matrices.
+    """Step a batch of matrices.
 
-    `directions` has, one after the other: the shards that this rank has of all directions; the full directions of its
-    own matrices, with which replicated ones begin; their full steps. `steps` has the shards that it needs of all steps,
-    which of replicated matrices are full. No tensor lives longer than it is needed.
+    `directions` holds first this rank's shards of all directions, then the full directions of the rank's own matrices,
+    then their full steps. Replicated matrices start with the full directions. `steps` holds this rank's shards of all
+    steps, or the full steps of replicated matrices. No tensor lives longer than it is needed.
     """
     parts = _begin_parts(works, batch, read_on_host)
     directions = _update_momentum(parts, batch, exchange)
@@ -241,7 +242,7 @@ def _step_batch(
 
 
 def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
-    """Begin the steps of the matrices of a batch, by work and shape."""
+    """Start the steps of the matrices of a batch, grouped by work and shape."""
     by_work_and_shape: dict[Any, list[SharedMatrix]] = {}
     for matrix in chain.from_iterable(batch):
         by_work_and_shape.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
@@ -253,7 +254,7 @@ def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Pa
 
 
 def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
-    """Update the momentum. Gives what this rank has of the directions; of replicated matrices, those that it owns."""
+    """Update the momentum. Returns this rank's shards of the directions, or its own directions if replicated."""
     tensors: MatrixTensors = {}
     own = set(batch[exchange.rank()])
     for matrices, begun in parts:
@@ -272,7 +273,7 @@ def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> Mat
 
 
 def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
-    """Send the owners this rank's shards of the directions. Gives the full directions of what this rank owns."""
+    """Send this rank's shards of the directions to the owners. Returns the full directions of its own matrices."""
     ranks, own = len(batch), batch[exchange.rank()]
     tensors_to_ranks = [_flat_list(owned, shards) for owned in batch]
     shapes_from_ranks = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
@@ -288,7 +289,7 @@ def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) 
 
 
 def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> None:
-    """Put the steps of the matrices that this rank owns in place of their directions; update their second moments."""
+    """Replace the directions of the matrices that this rank owns by steps, and update their second moments."""
     own: list[SharedMatrix] = []
     inputs = []
     for part in parts:
@@ -304,7 +305,7 @@ def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: C
 
 
 def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-    """The steps of full matrices; updates their second moments in place."""
+    """Compute the steps of full matrices, and update their second moments in place."""
     steps: list[Tensor] = []
     for hyper, factors, directions, second_moments in inputs:
         count = max(1, TOGETHER // max(1, directions[0].numel()))
@@ -315,7 +316,7 @@ def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
 
 
 def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
-    """Send the steps that this rank has made. Gives what it needs of those of all matrices."""
+    """Send the steps of this rank's own matrices. Returns the steps of all matrices, or this rank's shards of them."""
     rank, ranks = exchange.rank(), len(batch)
     own = batch[rank]
     shapes_from_ranks = [_shard_shapes(owned, rank, ranks) for owned in batch]
@@ -337,7 +338,7 @@ def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) ->
 
 
 def _add_steps(steps: MatrixTensors, part: Part) -> None:
-    """Move the parameters of a part, and write down the second moments that came with the steps."""
+    """Update the parameters of a part, and store the second moments that arrived with the steps."""
     matrices, begun = part
     columns = begun.columns
     if "variance_neuron" in columns:
@@ -355,18 +356,18 @@ def _split_dim(matrix: SharedMatrix) -> int:
 
 
 def _flat_list(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
-    """All tensors of these matrices, in a list."""
+    """All tensors of the matrices, in one list."""
     return list(chain.from_iterable(tensors[matrix] for matrix in matrices))
 
 
 def _tensors_by_matrix(matrices: list[SharedMatrix], flat_list: list[Tensor]) -> MatrixTensors:
-    """What `_flat_list` has put into a list."""
+    """The inverse of `_flat_list`."""
     remaining = iter(flat_list)
     return {matrix: list(islice(remaining, len(matrix.shapes))) for matrix in matrices}
 
 
 def _shard_shapes(matrices: list[SharedMatrix], rank: int, ranks: int) -> list[torch.Size]:
-    """The shapes of what a rank has of each tensor of these matrices."""
+    """The shapes of a rank's shards of each tensor of the matrices."""
     shard_shapes = []
     for matrix in matrices:
         for shape in matrix.shapes:
@@ -378,20 +379,20 @@ def _shard_shapes(matrices: list[SharedMatrix], rank: int, ranks: int) -> list[t
 
 
 def _shard_sizes(size: int, ranks: int) -> list[int]:
-    """What each rank has of a dimension that is split, as `Shard` splits it."""
+    """The size of each rank's shard of a dimension, as `Shard` splits it."""
     full_size = -(-size // ranks)
     return [max(0, min(full_size, size - rank * full_size)) for rank in range(ranks)]
 
 
 def _split_message(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
-    """The tensors in a message, which may have padding at its end, as views."""
+    """Split a message into tensors, as views. It may have padding at its end."""
     sizes = [shape.numel() for shape in shapes]
     parts = torch.split(message[: sum(sizes)], sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes)]
 
 
 def is_redundant(work: Work) -> bool:
-    """Whether a work that is left has matrices that every rank has to gather and compute."""
+    """Whether a remaining work has matrices that every rank must gather and compute."""
     if work.placement is None or not _is_muon_work(work):
         return False
     count = len(work.columns["p"])
@@ -399,7 +400,7 @@ def is_redundant(work: Work) -> bool:
 
 
 def read_process_group(process_group: Any) -> Any:
-    """A process group, or None where there are no other ranks. Raises `TypeError` for anything else."""
+    """Read the argument `process_group`. None where there are no other ranks. Raises `TypeError` for other objects."""
     if not process_group:
         return None
     group = dist.group.WORLD if process_group is True else process_group
