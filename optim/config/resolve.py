@@ -56,7 +56,7 @@ class OptimizerSpec(Spec):
 def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     """Read the name, the arguments and the path of an entry `{Name: {arguments}}`."""
     if not isinstance(entry, Mapping) or len(entry) != 1:
-        raise TypeError(f"{path}={entry!r:.80}: this is no entry. Write a name and arguments, as in {{AdamW: {{}}}}.")
+        raise TypeError(f"{path}={entry!r:.80}: this is no entry. Write it as {{Name: {{argument: value}}}}.")
     ((name, arguments),) = entry.items()
     if arguments is not None and not isinstance(arguments, Mapping):
         raise TypeError(f"{path}.{name}={arguments!r:.80}: this is not a mapping. Write arguments, as in {{lr: 0.1}}.")
@@ -119,7 +119,7 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     the errors of its arguments and of the rules for its groups together.
     """
     if entry is None:
-        raise ValueError("config has no 'optimizer'. Write its name and arguments, as in {AdamW: {lr: 0.1}}.")
+        raise ValueError("config has no 'optimizer'. Write one, as in optimizer: {AdamW: {lr: 0.1}}.")
     if _is_object_or_function(entry):
         return entry
     name, arguments, path = _read_entry(read_numbers(entry), "optimizer")
