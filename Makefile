@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-trainers test-xla test-cuda docs lint bench clean
+.PHONY: help demo quick test test-deep test-trainers test-xla test-cuda docs lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -39,6 +39,9 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 	  summary+=$$(printf '%-9s %s  %s' "$$env" "$$word" "$$(tail -n 1 "$$logs/$$env")")$$'\n'; \
 	done; \
 	printf '\n%s' "$$summary"; exit $$failed
+
+quick: ## run the tests of what changed since main, without slow ones, in a minute
+	@$(PYTHON) tools/quick.py $(ARGS)
 
 test-deep: ## the same, with 25 times as many examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep

@@ -38,7 +38,8 @@ collect_ignore = [
     *([] if HAS_FAKE_CUDA else ["cuda"]),
 ]
 
-# "ci" tries the same examples every time, so that a run that passes passes again; "deep" searches with new ones.
+# "ci" tries the same examples every time, so that a run that passes passes again; "quick" tries
+# fewer of them, and "deep" searches with new ones.
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
 settings.register_profile(
     "ci",
@@ -48,6 +49,7 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)
 settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 

@@ -3,7 +3,7 @@
     python tools/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
 
 Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
-source). It runs in a copy of the checkout, and is killed where a test fails: of those that mutation_tests.txt names for
+source). It runs in a copy of the checkout, and is killed where a test fails: of those that covering_tests.txt names for
 its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions.
 Which test calls which function is recorded before, on the source as it is. The survivors are printed with their lines,
 and written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of
@@ -31,13 +31,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from quick import covering_tests
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
@@ -110,12 +110,11 @@ def _replace_child(parent: ast.AST, field: str, i: int | None, node: ast.AST) ->
 
 
 def tests_of(file: str) -> list[str]:
-    """The tests that cover a file, as mutation_tests.txt says: `pattern: paths` in each line, the first that fits."""
-    for row in Path(__file__).with_name("mutation_tests.txt").read_text(encoding="utf-8").splitlines():
-        pattern, _, paths = row.partition(":")
-        if row.strip() and not row.startswith("#") and fnmatch(file, pattern.strip()):
-            return paths.split()
-    raise SystemExit(f"{file}: mutation_tests.txt names no tests for it; add a line.")
+    """The tests that cover a file, by covering_tests.txt."""
+    paths = covering_tests(file)
+    if paths is None:
+        raise SystemExit(f"{file}: covering_tests.txt has no pattern for this file. Add a line.")
+    return paths
 
 
 class Recorder:
