@@ -30,7 +30,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import optim
-from optim.muon.ranks import BATCH, OVERHEAD, SharedMatrix, batches
+from optim.muon.ranks import BATCH, OVERHEAD, SharedMatrix, make_batches
 
 SMALL = [(512, 512)] * 4 * 8 + [(2048, 512), (512, 2048)] * 8
 LARGE = [(4096, 4096)] * 4 * 32 + [(11008, 4096)] * 2 * 32 + [(4096, 11008)] * 32  # Llama 2, 7B
@@ -119,7 +119,7 @@ def on_paper() -> None:
     print("\nA model of 7 billion parameters, 224 matrices (on paper)")
     print("ranks   matrices of a rank   products of a rank   exchanges   MB sent: every rank   one rank")
     for ranks in (1, 8, 64, 256, 1024):
-        plan = batches(matrices, ranks)
+        plan = make_batches(matrices, ranks)
         owned = [list(chain.from_iterable(batch[rank] for batch in plan)) for rank in range(ranks)]
         total = sum(x.cost for x in matrices)
         most = max(sum(x.cost for x in each) for each in owned) / total
