@@ -114,9 +114,9 @@ class WeightAverage(Optimizer):
         buffers: torch.nn.Module | None = None,
     ) -> None:
         if not isinstance(clock, Clock):
-            raise TypeError(f"WeightAverage: clock={clock!r:.80}: pass the timesched.Clock that the run ticks.")
+            raise TypeError(f"WeightAverage.clock={clock!r:.80}: this is no clock. Pass the run's timesched.Clock.")
         if optimizer is not None and not isinstance(optimizer, RuleOptimizer):
-            raise TypeError(f"WeightAverage: optimizer={optimizer!r:.80}: pass one of optim, which has master weights.")
+            raise TypeError(f"WeightAverage.optimizer={optimizer!r:.80}: it has no master weights. Pass one of optim.")
         if not isinstance(buffers, torch.nn.Module | None):
             raise TypeError(f"WeightAverage.buffers={buffers!r:.80}: this is no module. Pass one, as in buffers=model.")
         self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
@@ -125,7 +125,7 @@ class WeightAverage(Optimizer):
         self.half_life = _read_half_life(half_life)
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
-            raise ValueError(f"WeightAverage: start={str(start)!r}: a run begins at 0: give a time of 0 or more.")
+            raise ValueError(f"WeightAverage.start={str(start)!r}: it is before 0. Pass a time of 0 or more.")
         self._is_swapped = False
         self._compiled: Callable[..., None] | None = None
         self._place(self.half_life)
@@ -198,10 +198,10 @@ class WeightAverage(Optimizer):
         Raises `TypeError` for a closure. Raises `ValueError` if the clock is before the last step, or does not count
         the unit. After an error nothing has changed.
         """
-        check_not_in_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
+        check_not_in_graph("WeightAverage.step() reads a clock, which no graph can. Call average.compile() instead.")
         self._check_not_swapped("step()")
         if closure is not None:
-            raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
+            raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
         self._replace_moved_buffers()
         self._keeper.follow(self)
         self._check_units()
@@ -268,8 +268,8 @@ class WeightAverage(Optimizer):
         if after < before:
             unit = unit_of(counter).value
             raise ValueError(
-                f"WeightAverage: the clock is at {after}{unit}, and the last step was at {before}{unit}: load the "
-                "state of this moment, or call reset_state() to begin anew with the weights of now."
+                f"WeightAverage: the clock is at {after}{unit}, and the last step was at {before}{unit}. Load the "
+                "state that was saved with the clock, or call reset_state() to start from the current weights."
             )
         if after == before:
             return 0.0
@@ -323,7 +323,7 @@ class WeightAverage(Optimizer):
             if unit in self.clock.rank_local_units():
                 raise ValueError(
                     f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
-                    "averages: give the clock process_group=True, or times in batches."
+                    "averages. Pass process_group=True to the clock, or use times in batches."
                 )
 
     # Swapped: the averages in the parameters
@@ -350,7 +350,7 @@ class WeightAverage(Optimizer):
         self._keeper.follow(self)
         if model is None and any(distribution(p) is not None for p in _all_parameters(self)):
             raise ValueError(
-                "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
+                "WeightAverage.swapped(): FSDP may hold gathered copies of parameters that are DTensors. Pass the "
                 "model, as in average.swapped(model)."
             )
         weights = [x.clone() for x in _present_shards(self)]  # all before the first write: they may share storage
@@ -372,8 +372,8 @@ class WeightAverage(Optimizer):
     def _check_not_swapped(self, action: str) -> None:
         if self._is_swapped:
             raise RuntimeError(
-                f"WeightAverage: {action} inside swapped(), where the parameters hold the average. Leave its `with` "
-                "block first."
+                f"WeightAverage: {action} is not possible inside swapped(), where the parameters hold the average. "
+                "Leave the `with` block first."
             )
 
     def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -389,7 +389,7 @@ class WeightAverage(Optimizer):
         if saved != present:
             raise ValueError(
                 f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
-                f"{present}. Make it of the groups that were saved, and with buffers= if that was saved with buffers."
+                f"{present}. Construct it with the saved groups, and with buffers= if buffers were saved."
             )
         super().load_state_dict(state_dict)
 
@@ -406,13 +406,13 @@ def _read_half_life(half_life: Any) -> Any:
     if isinstance(half_life, (int, float)) and not isinstance(half_life, bool):
         if not (math.isfinite(half_life) and half_life > 0):
             raise ValueError(
-                f"WeightAverage: half_life={half_life!r}: a share of the time so far is above 0, such as 0.05; a time "
-                "is written with its unit, such as '200Mtok' or '0.05dur'."
+                f"WeightAverage.half_life={half_life!r}: it is not finite and above 0. Pass a share of the time so "
+                "far, such as 0.05, or a time with its unit, such as '200Mtok'."
             )
         return float(half_life)
     time = Time.from_input(half_life)
     if time.exact <= 0:
-        raise ValueError(f"WeightAverage: half_life={str(half_life)!r}: give a time above 0, such as '200Mtok'.")
+        raise ValueError(f"WeightAverage.half_life={str(half_life)!r}: it is not above 0. Pass a longer time.")
     return time
 
 

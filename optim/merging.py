@@ -56,17 +56,17 @@ def merge_coefficients(
     f = _make_decay(decay)
     begin, moments = Time.from_input(start), read_times("merge_coefficients: times", times)
     if not moments:
-        raise TimeError("merge_coefficients: times is empty: pass the time of each checkpoint.")
+        raise TimeError("merge_coefficients.times is empty. Pass the time of each checkpoint.")
     for before, after in pairwise([begin, *moments]):
         if after.unit is not begin.unit or after.exact <= before.exact:
             raise TimeError(
-                f"merge_coefficients: {after} follows {before}: times increase from start={str(begin)!r} on, all in "
-                f"its unit."
+                f"merge_coefficients.times: {after} follows {before}. Pass increasing times after "
+                f"start={str(begin)!r}, in its unit."
             )
     whole = Fraction(moments[-1].exact - begin.exact)
     values = [f(Fraction(0)), *(f((moment.exact - begin.exact) / whole) for moment in moments[:-1]), 0.0]
     if abs(values[0] - 1.0) > _TOLERANCE or not all(map(math.isfinite, values)):
-        raise TimeError(f"merge_coefficients: the decay is {values[:-1]}: it is 1 at its start, and finite everywhere.")
+        raise TimeError(f"merge_coefficients.decay: it is {values[:-1]}. Pass one that starts at 1 and is finite.")
     return [before - after for before, after in pairwise(values)]
 
 
@@ -77,7 +77,7 @@ def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], f
         return lambda share: float(function(float(share)))
     names = [name for name in shapes.DECAYS if name not in ("geometric", "harmonic")]  # these two never reach 0
     if decay not in names:
-        raise TimeError(f"merge_coefficients: decay={decay!r}: write one of {', '.join(names)}, or a function.")
+        raise TimeError(f"merge_coefficients.decay={decay!r}: no such decay. Pass {', '.join(names)}, or a function.")
     curve = shapes.decay_shape(decay)(Span(0, 0, 1), 1.0, 0.0)
     return lambda share: float(curve((share,)))
 
@@ -109,7 +109,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     2.5
     """
     if isinstance(state_dicts, (Mapping, torch.nn.Module)):
-        raise TypeError(f"merge_weights: state_dicts is one {type(state_dicts).__name__}: pass several state dicts.")
+        raise TypeError(f"merge_weights.state_dicts is one {type(state_dicts).__name__}. Pass several state dicts.")
     coefficients = list(coefficients)
     if not all(map(math.isfinite, coefficients)):
         raise ValueError(f"merge_weights.coefficients={coefficients!r}: a coefficient is not finite. Pass finite ones.")
@@ -122,7 +122,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
             break
         if not isinstance(last, Mapping):
             raise TypeError(
-                f"merge_weights: state dict {count} is a {type(last).__name__}: pass what model.state_dict() returned."
+                f"merge_weights: state dict {count} is a {type(last).__name__}. Pass results of model.state_dict()."
             )
         kinds = {key: _describe_kind(value) for key, value in last.items()}
         if count == 1:
@@ -135,12 +135,12 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
                 sums[key] = sums[key] + wide if key in sums else wide
     if count != len(coefficients) or not count:
         raise ValueError(
-            f"merge_weights: {count} state dicts{' or more' * (count > len(coefficients))} and {len(coefficients)} "
-            "coefficients: pass one coefficient for each, and at least one."
+            f"merge_weights.coefficients={coefficients!r}: {count} state dicts were read. Pass a coefficient for each "
+            "state dict, and at least one."
         )
     if not sums:
         raise ValueError(
-            f"merge_weights: no weights are among {', '.join(map(repr, last))[:80]}: pass what model.state_dict() gave."
+            f"merge_weights: no weights are among {', '.join(map(repr, last))[:80]}. Pass results of state_dict()."
         )
     return {key: sums[key].to(value.dtype) if key in sums else value for key, value in last.items()}
 
@@ -162,6 +162,6 @@ def _check_same_model(first: Mapping[str, str], other: Mapping[str, str], number
         here, there = (kinds.get(key, "missing") for kinds in (first, other))
         if here != there:
             raise ValueError(
-                f"merge_weights: state dict {number} is of another model than the first: {key!r} is {there} there, and "
-                f"{here} in the first."
+                f"merge_weights: in state dict {number}, {key!r} is {there}, and in the first it is {here}. Pass state "
+                "dicts of one model."
             )

@@ -110,10 +110,10 @@ def configure_param_groups(
     """
     for argument, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
-            raise TypeError(f"{argument}={switch!r} is of type {type(switch).__name__}: it is True or False.")
+            raise TypeError(f"{argument}={switch!r}: this is of type {type(switch).__name__}. Pass True or False.")
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
     if matrices not in (None, "muon") or (matrices and not isinstance(model, nn.Module)):
-        raise ValueError(f"matrices={matrices!r} of a {type(model).__name__}: pass 'muon' with the model, or None.")
+        raise ValueError(f"matrices={matrices!r}: not for a {type(model).__name__}. Pass 'muon' and a module, or None.")
     head_claims: list[Claim] = []
     if matrices and output_head is not None:
         head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})
@@ -138,8 +138,9 @@ def configure_param_groups(
         if decision is not None:
             group.setdefault("reasons", []).append(decision.reason)
     if not groups:
-        only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
-        raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")
+        if frozen or not parameters:
+            raise ValueError(f"model={type(model).__name__}: it has no parameters. Pass a model with parameters.")
+        raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
     return list(groups.values())
 
 
@@ -152,7 +153,7 @@ def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_dec
     if not isinstance(no_decay, bool):
         claims += make_claims(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
     if no_decay is not False and not isinstance(model, nn.Module):
-        raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
+        raise ValueError(f"no_decay={no_decay!r}: the norm layers are not known. Pass the model, or no_decay=False.")
     return claims
 
 

@@ -53,8 +53,8 @@ def decide_algorithms(
         name, shape = unknown[0].name, tuple(unknown[0].tensor.shape)
         raise ValueError(
             f"matrices='muon': the parameter {name!r}{others} of shape {shape} is owned by a "
-            f"{type(unknown[0].path[-1]).__name__}, which says nothing of what it is: add {{'params': {name!r}, "
-            "'algorithm': 'adamw'} to the rules, or 'muon' for a matrix or a stack of them."
+            f"{type(unknown[0].path[-1]).__name__}, whose kind is not known. Add the rule {{'params': {name!r}, "
+            "'algorithm': 'adamw'}, or 'muon' for a matrix or a stack of matrices."
         )
     return decisions
 
@@ -130,8 +130,8 @@ def _find_output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
     glob = names[-1].removesuffix("weight") + "*"
     why = f"{subject} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
     raise ValueError(
-        f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "
-        f"{', '.join(map(repr, names[-5:]))}: write output_head={glob!r}, or output_head=() for a model without one."
+        f"matrices='muon': the output head is not clear, since {why}. It may be {', '.join(map(repr, names[-5:]))}. "
+        f"Pass output_head={glob!r}, or output_head=() for a model without an output head."
     )
 
 

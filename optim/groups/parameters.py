@@ -91,10 +91,10 @@ def find_parameters(model: Any) -> list[NamedParameter]:
         visit([model], "", "", "")
         return list(by_id.values())
     if isinstance(model, (str, Tensor)) or not isinstance(model, Iterable):
-        raise TypeError(f"model={model!r:.80}: pass a torch.nn.Module, or its named_parameters().")
+        raise TypeError(f"model={model!r:.80}: this is no module. Pass a torch.nn.Module, or its named_parameters().")
     for pair in model.items() if isinstance(model, Mapping) else model:
         name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise TypeError(f"model holds {pair!r:.80}, no pair (name, tensor): pass the model or named_parameters().")
+            raise TypeError(f"model has {pair!r:.80}, no pair (name, tensor). Pass a module or named_parameters().")
         add(tensor, name, ".".join(part for part in name.split(".") if part not in WRAPPERS), [], "")
     return list(by_id.values())

@@ -40,7 +40,7 @@ def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
     selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
     for selector in selectors:
         if not isinstance(selector, str) and not (isinstance(selector, type) and issubclass(selector, nn.Module)):
-            raise TypeError(f"{source} has {selector!r:.80}: pass globs over the names of parameters, as '*.bias'.")
+            raise TypeError(f"{source} has {selector!r:.80}, which is no glob. Pass globs for parameters, as '*.bias'.")
     return selectors
 
 
@@ -52,7 +52,7 @@ def read_rules(rules: Any, name: str = "rules") -> list[Claim]:
 def require_rules(rules: Any, name: str) -> list[Any]:
     """Check that the rules are a list. The rules themselves are not read."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
-        raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
+        raise TypeError(f"{name}={rules!r:.80}: this is no list. Pass one, as [{{'params': '*bias', 'tags': 'bias'}}].")
     return list(rules)
 
 
@@ -61,7 +61,7 @@ def read_rule(rule: Any, where: str) -> Claim:
     if isinstance(rule, Claim):  # a config has read it already
         return rule
     if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
-        raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
+        raise TypeError(f"{where}={rule!r:.80}: this is no dict. Pass one, as {{'params': '*bias', 'tags': 'bias'}}.")
     settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
     known = sorted({*HYPERPARAMETERS, *RATES})
     for key, value in settings.items():
@@ -69,17 +69,17 @@ def read_rule(rule: Any, where: str) -> Claim:
         near = [] if len(key) < 5 else difflib.get_close_matches(key, known, 1, 0.85)
         near = difflib.get_close_matches(key, RULE_KEYS, 1, 0.7) or near
         if near and key not in known:
-            raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {near[0]!r}.")
+            raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
         if key in RATES:
             NON_NEGATIVE.check(f"{where}: {key}", value)
         if key in FACTOR_KEYS:
             settings[key] = float(value)
     globs = read_selectors(rule.get("params", ()), f"{where}: params")
     if not globs or not all(isinstance(glob, str) for glob in globs):
-        raise ValueError(f"{where} has params={list(globs)!r:.80}: give it a glob or a list of them, as '*.bias'.")
+        raise ValueError(f"{where}.params={list(globs)!r:.80}: this is no glob. Pass one or several, as '*.bias'.")
     exclusive = rule.get("exclusive", False)
     if not isinstance(exclusive, bool):
-        raise TypeError(f"{where}: exclusive={exclusive!r}: it is True or False.")
+        raise TypeError(f"{where}.exclusive={exclusive!r}: this is no switch. Pass True or False.")
     tags = frozenset(read_tags(rule.get("tags"), f"{where}: "))
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
@@ -87,7 +87,7 @@ def read_rule(rule: Any, where: str) -> Claim:
 def read_factors(factors: Any) -> list[Claim]:
     """Read `adjust_learning_rate` as claims."""
     if not isinstance(factors, Mapping):
-        raise TypeError(f"{FACTOR}={factors!r:.80}: pass a dict from globs or layer types to factors.")
+        raise TypeError(f"{FACTOR}={factors!r:.80}: this is no dict. Pass a dict from globs or layer types to factors.")
     claims = []
     for key, factor in factors.items():
         source = f"{FACTOR}[{key!r}]"
@@ -156,7 +156,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     start = f"{claim.source}: {called!r} matches no parameter's name{owned}{hint}"
     ends = matching_indices(parameters, f"*{selector}") if selector and isinstance(selector, str) else set()
     if ends:
-        return f"{start}, but the ends of {len(ends)}: write {'*' + called!r}.{claim.hint}"
+        return f"{start}, but the ends of {len(ends)}. Write {'*' + called!r}.{claim.hint}"
     return (
         f"{start}; {'the nearest there are' if near else 'names are, for instance,'} "
         f"{', '.join(map(repr, known_names))}.{claim.hint}"
@@ -168,8 +168,8 @@ def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], di
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
         raise ValueError(
-            f"{exclusive[0]} and {exclusive[1]} both match the parameter {name!r}, and both are exclusive: narrow the "
-            f"globs of one, or drop its 'exclusive'."
+            f"{exclusive[0]} and {exclusive[1]} are exclusive, but both match the parameter {name!r}. Narrow the globs "
+            "of one, or drop its 'exclusive'."
         )
     values: dict[str, tuple[Any, str]] = {}
     for claim in claims:
@@ -178,7 +178,7 @@ def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], di
             if comparable_value(first) != comparable_value(value):
                 raise ValueError(
                     f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from "
-                    f"{claim.source}: give it one value, or narrow the globs of one."
+                    f"{claim.source}. Set one value, or narrow the globs of one."
                 )
     tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
     return tags, {key: value for key, (value, _) in values.items()}

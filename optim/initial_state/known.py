@@ -20,9 +20,9 @@ _OURS: tuple[type[RuleOptimizer], ...] = (
 SAME_STATE = {kind.__name__: kind for kind in _OURS}
 # Torch's classes whose initial state we cannot make: why, and what to do instead.
 UNSUPPORTED = {
-    "Adafactor": "its state is another one than that of optim.Adafactor: use that class",
-    "LBFGS": "its history grows as it steps: leave it to make its state in its first step",
-    "SparseAdam": "it takes sparse gradients: leave it to make its state, or use optim.Adam with dense gradients",
+    "Adafactor": "its state differs from optim.Adafactor. Use optim.Adafactor",
+    "LBFGS": "its history grows with each step. Let it make its state in its first step",
+    "SparseAdam": "its gradients are sparse. Let it make its state in its first step, or use optim.Adam",
 }
 
 
@@ -42,19 +42,15 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
         return {}
     name = type(optimizer).__name__
     if name in UNSUPPORTED:
-        raise ValueError(
-            f"{function_name}: {name} is no optimizer of `optim`, and none of torch.optim's {', '.join(SAME_STATE)}: "
-            f"{UNSUPPORTED[name]}."
-        )
+        raise ValueError(f"{function_name}: the initial state of {name} is not known: {UNSUPPORTED[name]}.")
     kind = SAME_STATE[name]
     ours = kind.__new__(kind)  # only used for its initial states
     missing: dict[Tensor, State] = {}
     for group in optimizer.param_groups:
         if kind is sgd.SGD and not (is_switched_off(group["momentum"]) or is_switched_off(group["dampening"])):
             raise ValueError(
-                f"{function_name}: torch.optim.SGD with momentum and dampening={group['dampening']!r} takes its first "
-                "gradient undampened, which no initial buffer can do: use optim.SGD, which computes the same, or "
-                "dampening=0."
+                f"{function_name}: dampening={group['dampening']!r}: torch's SGD adds its first gradient undampened, "
+                "which no initial buffer can do. Use optim.SGD, which computes the same, or dampening=0."
             )
         hyperparameters = dict(group)
         if kind is adagrad.Adagrad:  # torch's class reads it from the constructor's arguments, not from the group

@@ -52,9 +52,9 @@ def preinitialize(optimizer: AnyOptimizer, *, check: int = 3) -> AnyOptimizer:
     0.0
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"preinitialize: optimizer={optimizer!r:.80}: pass an instance of torch.optim.Optimizer.")
+        raise TypeError(f"preinitialize.optimizer={optimizer!r:.80}: this is no optimizer. Pass an instance.")
     if not isinstance(check, int) or check < 1:
-        raise ValueError(f"preinitialize: check={check!r}: pass the number of steps of the proof, at least 1.")
+        raise ValueError(f"preinitialize.check={check!r}: this is no number of steps. Pass an integer of at least 1.")
     if is_known(optimizer):
         optimizer.state.update(missing_state(optimizer, "preinitialize"))
         return optimizer
@@ -74,13 +74,11 @@ def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[di
             where = f", parameter {j} of group {i}"
             values = initial_values(optimizer, i, p, check)
             if differences(first_in_group.setdefault(i, values)["group"], values["group"]):
-                raise Unproven(
-                    "its first step settles something in its group that it leaves open for another one there"
-                )
+                raise Unproven("its first step sets a key of the group, but not for all parameters of the group")
             proven.append((group, p, values))
     except Exception as error:  # a class may raise anything; the optimizer has not changed yet
         why = error if isinstance(error, Unproven) else f"it cannot be tried: {type(error).__name__}: {error}"
         raise ValueError(
-            f"preinitialize: {type(optimizer).__name__}{where}: {why}. Leave it to make its state in its first step."
+            f"preinitialize: {type(optimizer).__name__}{where}: {why}. Let it make its state in its first step."
         ) from error
     return proven

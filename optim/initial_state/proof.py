@@ -127,8 +127,7 @@ def compare_trainings(lazy: Trial, early: Trial, check: int, is_late: bool) -> d
             lazy_values, early_values = values_and_weights(lazy, n), values_and_weights(early, n)
             for key in early_values["state"]:
                 if key not in early_keys[n]:
-                    why = "but not by a first step whose gradient is zero"
-                    raise Unproven(f"state[{key!r}] is made in step {k}, {why}")
+                    raise Unproven(f"state[{key!r}] is made in step {k}, but not by a first step with zero gradients")
             wrong = differences(lazy_values, early_values)
             if gradient is None:  # only the early copy has the state that its first gradient makes
                 wrong = {path: texts for path, texts in wrong.items() if path in leaves(lazy_values)}
@@ -145,4 +144,4 @@ def values_and_weights(trial: Trial, n: int) -> dict[str, Any]:
 def describe_difference(path: Path, lazy_text: str, early_text: str, k: int, is_late: bool) -> str:
     late = " of a group whose last parameter has its first gradient late" if is_late else ""
     why = " (it depends on the first gradient)" if k == 1 and not is_late else ""
-    return f"{describe_path(path)} is {lazy_text} after step {k}{late}, but {early_text} if it was there before{why}"
+    return f"{describe_path(path)} is {lazy_text} after step {k}{late}, but {early_text} if it existed before{why}"

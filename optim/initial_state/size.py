@@ -54,7 +54,7 @@ def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
     """Make an optimizer from its class, parameters and arguments."""
     kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        raise TypeError(f"state_bytes: target={target!r:.80}: pass an optimizer, or (class, parameters, arguments).")
+        raise TypeError(f"state_bytes.target={target!r:.80}: no optimizer. Pass one, or (class, params, arguments).")
     values: dict[str, Any] = dict(*arguments)
     for key, x in values.items():
         if isinstance(x, Tensor):  # the class may read its value, which a fake tensor does not have
@@ -87,7 +87,7 @@ def state_on_fake_tensors(optimizer: torch.optim.Optimizer) -> dict[Tensor, Stat
                 continue
             raise ValueError(
                 f"state_bytes: {type(optimizer).__name__}, parameter {j} of group {i}: its state is not known without "
-                f"the values of tensors: {error}. Count the bytes of its state after its first step."
+                f"the values of tensors: {error}. Call state_bytes() after its first step."
             ) from error
         states[p] = trial.values()[0]["state"]
     return states

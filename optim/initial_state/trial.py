@@ -178,9 +178,9 @@ def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p:
         if isinstance(x, (Parameter, Module, torch.optim.Optimizer)) or id(x) in params:
             if x is optimizer and not is_shared:
                 continue  # a bound method, which becomes a bound method of the copy
-            raise Unproven(f"{name} reaches a {type(x).__name__} beside the parameter that is tried")
+            raise Unproven(f"{name} reaches a {type(x).__name__} other than the parameter that is tried")
         if isinstance(x, int) and x in params:
-            raise Unproven(f"{name} has the id of a parameter, which a copy of that does not have")
+            raise Unproven(f"{name} has the id of a parameter, and a copy has a different id")
         if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
             seen[id(x)] = x
             is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # deepcopy() does not copy these

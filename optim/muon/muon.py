@@ -215,7 +215,7 @@ class Muon(RuleOptimizer):
             if foreign_keys:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {foreign_keys[0]!r} is no hyperparameter "
-                    f"of the algorithm {name!r}: leave it out, or give the group another 'algorithm'."
+                    f"of the algorithm {name!r}. Leave it out, or change the group's 'algorithm'."
                 )
             if algorithm is not self:  # torch fills a group from the attribute `defaults`
                 self.defaults = {**algorithm.defaults, "algorithm": name}
@@ -233,40 +233,40 @@ class Muon(RuleOptimizer):
         count = iteration_count(triples, steps)
         if steps is not None and steps != count:
             raise ValueError(
-                f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
-                "or write a list with a triple for each iteration."
+                f"{where}ns_steps={steps!r}: ns_coefficients={triples!r} has {count} triples. Leave ns_steps out, or "
+                "pass a list with a triple for each iteration."
             )
         if group.get("split_sizes") is not None and group.get("num_heads") is not None:
             raise ValueError(
-                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to "
-                "split a parameter: pass one of them."
+                f"{where}split_sizes={group['split_sizes']!r}: num_heads={group['num_heads']!r} also splits the "
+                "parameter. Pass only one of the two."
             )
         if group.get("transposed") and group["adjust_lr_fn"] not in ("cerebras", "match_rms_adamw"):
             raise ValueError(
-                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says "
-                "that the two are swapped: pass 'match_rms_adamw'."
+                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r}: it uses rows over columns, which transposed=True "
+                "swaps. Pass 'match_rms_adamw'."
             )
 
     def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
         super().check_parameter(p, group, where)
         if p.dim() < 2 or p.is_complex():
             raise ValueError(
-                f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; "
-                'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
-                "configure_param_groups does."
+                f"{where}a parameter of shape {tuple(p.shape)} and dtype {p.dtype} is no real matrix. Put biases, "
+                "norms and embeddings into a group with 'algorithm': 'adamw', or pass matrices='muon' to "
+                "configure_param_groups."
             )
         rows = matrix_shape(p.shape, group).rows
         sizes = block_rows(rows, group)
         if sum(sizes) != rows:
             raise ValueError(
-                f"{where}a parameter of shape {tuple(p.shape)} has {rows} rows, which split_sizes="
-                f"{group['split_sizes']!r}, num_heads={group['num_heads']!r} do not split: pass sizes that add up to "
-                "the rows, or a number that divides them."
+                f"{where}split_sizes={group['split_sizes']!r}, num_heads={group['num_heads']!r}: they do not split the "
+                f"{rows} rows of a parameter of shape {tuple(p.shape)}. Pass sizes that add up to the rows, or "
+                "a number of heads that divides them."
             )
         if group["adjust_lr_fn"] == "cerebras" and len({learning_rate_scale(p.shape, group, n) for n in sizes}) > 1:
             raise ValueError(
-                f"{where}split_sizes={group['split_sizes']!r} are scaled each by its own shape, and with adjust_lr_fn="
-                "'cerebras' so would be the decay: pass 'match_rms_adamw', whose decay is not scaled."
+                f"{where}split_sizes={group['split_sizes']!r}: with adjust_lr_fn='cerebras', blocks of different "
+                "shapes would have different weight decay. Pass 'match_rms_adamw', which does not scale weight decay."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,8 +303,8 @@ class Muon(RuleOptimizer):
         if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
             self._has_warned_of_redundancy = True
             warnings.warn(
-                f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or of NorMuon's one by "
-                "columns, are gathered and computed by every rank.",
+                f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or NorMuon's matrices "
+                "that are split by columns, are gathered and computed by every rank.",
                 stacklevel=4,
             )
         return left
@@ -317,7 +317,7 @@ class Muon(RuleOptimizer):
                 self._compiled_own_steps = None
                 warnings.warn(
                     f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
-                    "compiles: they are made orthogonal uncompiled from now on.",
+                    "compiles. They are made orthogonal uncompiled from now on.",
                     stacklevel=7,
                 )
         return compute_own_steps(inputs)
@@ -407,9 +407,7 @@ class NorMuon(Muon):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         if group.get("transposed"):
-            raise ValueError(
-                f"{where}transposed=True: the second moments of NorMuon are for rows that are outputs; take Muon."
-            )
+            raise ValueError(f"{where}transposed=True: NorMuon has second moments for rows that are outputs. Use Muon.")
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer", "variance_neuron")

@@ -406,7 +406,7 @@ def read_process_group(process_group: Any) -> Any:
     group = dist.group.WORLD if process_group is True else process_group
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
-            f"process_group={process_group!r}: pass a group of torch.distributed that this rank is in, or True for the "
-            "default one, after init_process_group()."
+            f"process_group={process_group!r}: this is no process group of this rank. Pass a group of "
+            "torch.distributed that this rank is in, or True for the default group, after init_process_group()."
         )
     return group if group.size() > 1 else None

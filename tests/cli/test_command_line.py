@@ -452,8 +452,8 @@ def test_all_that_is_wrong_is_found_at_once(capsys, config):
     code, out, err = run(capsys, "check", path)
     beginnings = [
         "config has the unknown key 'samples_per_bach': did you mean 'samples_per_batch'",
-        "optimizer.AdamW.params[0] has 'momentun', which is no hyperparameter: write 'momentum'.",
-        "optimizer.AdamW.params[1]: params has 1: pass globs",
+        "optimizer.AdamW.params[0] has 'momentun', which is no hyperparameter. Write 'momentum'.",
+        "optimizer.AdamW.params[1]: params has 1, which is no glob",
         "optimizer.AdamW: AdamW has no argument 'weight_deacy': did you mean 'weight_decay'",
         "config: max_duration: '100bb' is not a time",
         "schedulers[0].LinearSchedular: there is no scheduler 'LinearSchedular': did you mean 'LinearScheduler'",

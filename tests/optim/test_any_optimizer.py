@@ -198,7 +198,7 @@ def test_taken(name):
         assert same(dict(early.state.get(p, {})), expected(p))
     assert all(each[key] == x for each in early.param_groups for key, x in group.items())
     if name == "tensor count":
-        with pytest.raises(ValueError, match=r"^state_bytes: New, parameter 0 of group 0: .* without the values of"):
+        with pytest.raises(ValueError, match=r"^state_bytes: New, parameter 0 of group 0"):
             optim.state_bytes(untouched)
     else:
         assert optim.state_bytes(untouched) == held(early)
@@ -307,7 +307,7 @@ REFUSED = {
         late, method(pulled), group_counts
     ),
     r"state\['third'\] is made in step 3": new(update=third_step),
-    r"state\['seen'\] is made in step 1, but not by a first step whose gradient is zero": new(update=unlike_zeros),
+    r"state\['seen'\] is made in step 1, but not by a first": new(update=unlike_zeros),
     r"state\['average'\] is neither zero, nor the weights, nor a constant": new(
         method(begins_with(average=torch.randn_like))
     ),
@@ -321,7 +321,7 @@ REFUSED = {
     r"group\['size'\] is 2 after step 1": new(begin_group=of_a_size),
     "its step raises ArithmeticError: no more digits": new(begin_group=failing),
     "its step raises TypeError: .* 'closure'": Closure,
-    "leaves open for another": lambda params: new(by_size, twice)(params, compensated=None),
+    "sets a key of the group": lambda params: new(by_size, twice)(params, compensated=None),
     "its attribute 'what' has the id of a parameter": lambda ps: Reaching(ps, lambda self: [{id(ps[0])}]),
     "its attribute 'ids' has the id of a parameter": lambda ps: with_attribute(Own(ps), "ids", {id(ps[2]): 0.5}),
     "its group's 'first' has the id of a parameter": lambda ps: Own(ps, first=id(ps[0])),
@@ -338,7 +338,7 @@ REFUSED = {
 def test_refused_and_left_alone(message):
     optimizer = REFUSED[message](parameters("Adam"))
     before, attributes = snapshot(optimizer), dict(vars(optimizer))
-    with pytest.raises(ValueError, match=f"(?s)^preinitialize: .*, parameter . of group 0: .*{message}.* Leave it to"):
+    with pytest.raises(ValueError, match=f"(?s)^preinitialize: .*, parameter . of group 0: .*{message}"):
         optim.preinitialize(optimizer)
     assert not differences(before, snapshot(optimizer)) and not optimizer.state and vars(optimizer) == attributes
 

@@ -321,7 +321,7 @@ def test_reset_and_loaded_weights():
     with torch.no_grad():
         weight.fill_(8.0)
     clock.go_to(Clock("10ba").timestamp)
-    with pytest.raises(ValueError, match=re.escape("the clock is at 0ba, and the last step was at 3ba")):
+    with pytest.raises(ValueError, match=re.escape("at 0ba, and the last step was at 3ba")):
         average.step()
     average.reset_state()
     assert average.state[weight]["average"].item() == 8.0
@@ -512,10 +512,10 @@ def test_buffers_and_a_state_without():
     }
     both = optim.WeightAverage(model.parameters(), plain.clock, half_life="2ba", buffers=model)
     before = averages(both)
-    with pytest.raises(ValueError, match=re.escape("the state has 1 parameter groups, and this average has 2")):
+    with pytest.raises(ValueError, match="has 1 parameter groups"):
         both.load_state_dict(state)
     assert equal(averages(both), before)
-    with pytest.raises(ValueError, match=re.escape("the state has 2 parameter groups, and this average has 1")):
+    with pytest.raises(ValueError, match="has 2 parameter groups"):
         plain.load_state_dict(both.state_dict())
 
 
@@ -638,7 +638,7 @@ def test_copied_inside(copied):
 
 
 INSIDE = {
-    "step()": lambda average, optimizer: average.step(),
+    "a step of WeightAverage": lambda average, optimizer: average.step(),
     "reset_state()": lambda average, optimizer: average.reset_state(),
     "add_param_group()": lambda average, optimizer: average.add_param_group({"params": [parameter(1.0)]}),
     "swapped()": lambda average, optimizer: average.swapped().__enter__(),
@@ -656,7 +656,7 @@ def test_refused_inside(what, kind):
     unrelated = torch.optim.SGD([parameter(1.0)], lr=0.1)
     with average.swapped():
         unrelated.step()
-        with pytest.raises(RuntimeError, match=re.escape(what) if what != "step()" else "inside swapped"):
+        with pytest.raises(RuntimeError, match=re.escape(f": {what} is not possible")):
             INSIDE[what](average, optimizer)
     optimizer.step()
     average.step()
@@ -683,18 +683,18 @@ def test_master_weights_inside(known):
 
 
 ERRORS = [
-    (lambda p, c: optim.WeightAverage(p, None), "clock=None: pass the timesched.Clock"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life=0), "half_life=0: a share of the time so far is above 0"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life=math.inf), "half_life=inf"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life="0ba"), "half_life='0ba': give a time above 0"),
+    (lambda p, c: optim.WeightAverage(p, None), "WeightAverage.clock=None"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=0), "WeightAverage.half_life=0:"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=math.inf), "WeightAverage.half_life=inf:"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="0ba"), "WeightAverage.half_life='0ba'"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="200"), "'200' has no unit"),
-    (lambda p, c: optim.WeightAverage(p, c, start="-1ba"), "start='-1ba': a run begins at 0"),
+    (lambda p, c: optim.WeightAverage(p, c, start="-1ba"), "WeightAverage.start='-1ba'"),
     (lambda p, c: optim.WeightAverage(p, c, start=5), "has no unit"),
-    (lambda p, c: optim.WeightAverage(p, c, optimizer=torch.optim.SGD(p)), "pass one of optim"),
+    (lambda p, c: optim.WeightAverage(p, c, optimizer=torch.optim.SGD(p)), "WeightAverage.optimizer=SGD"),
     (lambda p, c: optim.WeightAverage([torch.nn.Parameter(torch.ones(1, dtype=torch.int64), False)], c), "torch.int64"),
-    (lambda p, c: optim.WeightAverage(p, c, buffers=True), "WeightAverage.buffers=True: this is no module."),
+    (lambda p, c: optim.WeightAverage(p, c, buffers=True), "WeightAverage.buffers=True"),
     (lambda p, c: optim.WeightAverage(p, c).step(lambda: 1.0), "computes no loss"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "This clock has counted no tokens in 1ba"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "has counted no tokens in 1ba"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="1ba", start="9sp").step(), "has counted no samples in 1ba"),
 ]
 

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 
 import pytest
 import torch
@@ -131,11 +132,11 @@ def test_torchs_distributed_checkpoint_makes_no_step():
 
 
 REFUSED = {
-    "dampening=0.5 .*use optim.SGD": lambda ps: torch.optim.SGD(ps, **MOMENTUM, dampening=0.5),
+    "dampening=0.5: .*Use optim.SGD": lambda ps: torch.optim.SGD(ps, **MOMENTUM, dampening=0.5),
     "dampening=0.5": lambda ps: torch.optim.SGD([{"params": ps[:2]}, {"params": ps[2:], "dampening": 0.5}], **MOMENTUM),
-    "LBFGS is no optimizer of `optim`, and none of .*history grows": torch.optim.LBFGS,
-    "SparseAdam .*sparse gradients": torch.optim.SparseAdam,
-    "Adafactor .*use that class": torch.optim.Adafactor,
+    "LBFGS .*history grows": torch.optim.LBFGS,
+    "SparseAdam .*gradients are sparse": torch.optim.SparseAdam,
+    "Adafactor .*optim.Adafactor": torch.optim.Adafactor,
 }
 
 
@@ -187,13 +188,13 @@ def test_bytes_of_the_local_part_of_a_dtensor():
 
 def test_what_is_no_optimizer():
     for wrong in (torch.nn.Linear(2, 2), torch.optim.Adam, None):
-        with pytest.raises(TypeError, match="^preinitialize: optimizer=.*: pass an instance of torch.optim.Optimizer"):
+        with pytest.raises(TypeError, match=f"^preinitialize.optimizer={re.escape(repr(wrong)[:9])}"):
             optim.preinitialize(wrong)
     for wrong in (None, torch.optim.Adam, (torch.optim.Adam,), (torch.nn.Linear, []), [torch.optim.Adam, []]):
-        with pytest.raises(TypeError, match="^state_bytes: target=.*: pass an optimizer, or"):
+        with pytest.raises(TypeError, match=f"^state_bytes.target={re.escape(repr(wrong)[:9])}"):
             optim.state_bytes(wrong)
     for wrong in (0, -1, 2.5, None):
-        with pytest.raises(ValueError, match="^preinitialize: check=.*: pass the number of steps of the proof"):
+        with pytest.raises(ValueError, match=f"^preinitialize.check={wrong}: "):
             optim.preinitialize(torch.optim.Adam([torch.ones(1)]), check=wrong)
     with pytest.raises(ValueError, match="learning rate"):  # the class's own error
         optim.state_bytes((torch.optim.Adam, [torch.ones(1)], {"lr": -1.0}))

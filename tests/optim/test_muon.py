@@ -115,12 +115,12 @@ def test_blocks_are_matrices_of_their_own(kind, shape, options, sizes, form):
 @pytest.mark.parametrize(
     ("shape", "options", "words"),
     [
-        ((12, 5), {"split_sizes": (6, 3)}, r"12 rows, which split_sizes=\(6, 3\)"),
-        ((12, 5), {"num_heads": 5}, "12 rows.*num_heads=5"),
-        ((12, 5), {"split_sizes": (10, 2)}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
-        ((16, 4, 3, 3), {"split_sizes": (12, 4)}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
-        ((16, 4, 3), {"split_sizes": (12, 4), "flatten": True}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
-        ((5,), {}, "(?s)matrices.*adamw"),
+        ((12, 5), {"split_sizes": (6, 3)}, r"(?s)split_sizes=\(6, 3\).*12 rows"),
+        ((12, 5), {"num_heads": 5}, "(?s)num_heads=5.*12 rows"),
+        ((12, 5), {"split_sizes": (10, 2)}, "(?s)split_sizes=.*match_rms_adamw"),
+        ((16, 4, 3, 3), {"split_sizes": (12, 4)}, "(?s)split_sizes=.*match_rms_adamw"),
+        ((16, 4, 3), {"split_sizes": (12, 4), "flatten": True}, "(?s)split_sizes=.*match_rms_adamw"),
+        ((5,), {}, r"shape \(5,\)"),
     ],
 )
 def test_parameters_that_do_not_fit(shape, options, words):
@@ -160,7 +160,7 @@ def test_the_steps_that_a_list_has(given, count):
         if isinstance(given[0], float):
             assert Muon([{"params": [p], **options}]).param_groups[0]["ns_steps"] == 4
         elif "ns_coefficients" in options:
-            with pytest.raises(ValueError, match="write a list with a triple for each iteration"):
+            with pytest.raises(ValueError, match="ns_steps=4: ns_coefficients="):
                 Muon([{"params": [p], **options}])
 
 
@@ -260,7 +260,7 @@ def test_what_a_group_takes_from_where():
         (lambda p: Muon([{"params": [p], "algorithm": "sgd"}]), "algorithm='sgd'"),
         (
             lambda p: Muon([{"params": [p], "betas": (0.9, 0.9)}]),
-            "'betas' is no hyperparameter of the algorithm 'muon'",
+            "'betas' is no hyperparameter",
         ),
         (lambda p: Muon([{"params": [p], "algorithm": "lion", "momentum": 0.9}]), "'momentum' is no hyperparameter"),
         (lambda p: Muon([p], adamw={"lrr": 0.1}), "AdamW has no argument 'lrr'"),
@@ -331,7 +331,7 @@ def test_a_group_that_is_added_later():
     optimizer = Muon([Parameter(torch.ones(2, 2))], adamw={"lr": 0.5})
     optimizer.add_param_group({"params": [Parameter(torch.ones(3))], "algorithm": "adamw"})
     assert optimizer.param_groups[1]["lr"] == 0.5 and optimizer.defaults["lr"] == 0.02
-    with pytest.raises(ValueError, match="matrices"):
+    with pytest.raises(ValueError, match=r"shape \(3,\)"):
         optimizer.add_param_group({"params": [Parameter(torch.ones(3))]})
     assert len(optimizer.param_groups) == 2
 

