@@ -53,11 +53,9 @@ def select_tests(files: Iterable[str]) -> list[str]:
     selected: list[str] = []
     for file in files:
         path = Path(file)
-        if (
-            (file.startswith("tests/") and path.name.startswith("test_") and path.suffix == ".py")
-            or file == "README.md"
-            or (file.startswith("docs/") and path.suffix == ".md")
-        ):
+        is_test = file.startswith("tests/") and path.match("test_*.py")
+        is_page = file == "README.md" or (file.startswith("docs/") and path.suffix == ".md")
+        if is_test or is_page:
             selected.append(file)
         elif file.startswith(("timesched/", "optim/")) and path.suffix == ".py":
             selected.extend(covering_tests(file) or [])
