@@ -1,4 +1,4 @@
-"""What many tests need and mean alike: small optimizers and models, their training, and what the groups hold."""
+"""Helpers that many tests share: small optimizers and models, their training, and the values of their groups."""
 
 import io
 
@@ -11,17 +11,17 @@ def parameters(n=1):
 
 
 def sgd(*groups, kind=torch.optim.SGD, lr=1.0, **arguments):
-    """SGD, torch's or that of `kind`, with one parameter in each group: one group, or those with these values."""
+    """SGD of torch, or an optimizer of class `kind`, with one parameter in each group: one group, or these groups."""
     return kind([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, **arguments)
 
 
 def values(optimizer, key="lr"):
-    """What the groups hold."""
+    """The values of a key in the groups."""
     return [float(group[key]) for group in optimizer.param_groups]
 
 
 def tick(clock, batches, *schedulers, **amounts):
-    """So many batches of a loop whose schedulers follow a clock; `amounts`: the samples and tokens of each."""
+    """Run some batches of a loop whose schedulers follow a clock; `amounts`: the samples and tokens of a batch."""
     for _ in range(batches):
         clock.tick(**amounts)
         for scheduler in schedulers:
@@ -38,7 +38,7 @@ def update(*optimizers):
 
 
 def run(steps, clock, optimizer, scheduler, **amounts):
-    """The first group's learning rate after each step of a loop; `clock`: None where the scheduler counts steps."""
+    """The first group's learning rate after each step of a loop; `clock`: None if the scheduler counts its steps."""
     learning_rates = []
     for _ in range(steps):
         optimizer.step()
@@ -58,7 +58,7 @@ def network(seed=0):
 
 
 def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
-    """The loop of the README; returns the losses."""
+    """Train with the loop of the README, and return the losses."""
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -74,7 +74,7 @@ def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
 
 
 def save_and_load(value):
-    """A copy that was saved and loaded."""
+    """A copy of a value that was saved and loaded."""
     torch.save(value, buffer := io.BytesIO())
     buffer.seek(0)
     return torch.load(buffer, weights_only=False)

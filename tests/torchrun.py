@@ -1,4 +1,4 @@
-"""Programs in processes of their own, one or several: torchrun with gloo on the CPU, and what became of each check."""
+"""Scripts in one or several processes: torchrun with gloo on the CPU, and the outcome of each check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """What a program of Python did that sees the packages of the checkout."""
+    """Run a Python script that imports the packages of the checkout."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, *map(str, command)],
@@ -32,14 +32,14 @@ def run_python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProces
 
 
 def python_output(*command: object, cwd: Path = ROOT) -> str:
-    """What a program of Python prints that ends well."""
+    """The output of a Python script, which must succeed."""
     process = run_python(*command, cwd=cwd)
     assert process.returncode == 0, process.stderr
     return process.stdout
 
 
 class Report:
-    """What became of each check, by name; a check that fails on one rank has failed on all."""
+    """The outcome of each check, by its name. A check that fails on one rank has failed on all."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"results-{dist.get_world_size()}.json"
@@ -53,14 +53,14 @@ class Report:
             error = f"{name}, rank {dist.get_rank()}: {traceback.format_exc()}"
             print(error, file=sys.stderr, flush=True)
         errors: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(errors, error)  # where the ranks went different ways, this ends the program
+        dist.all_gather_object(errors, error)  # if the ranks have diverged, this ends the script
         self.results[name] = "\n".join(filter(None, errors))
         if dist.get_rank() == 0:
             self.path.write_text(json.dumps(self.results))
 
 
 def launch(program: Path, world_size: int, folder: Path, timeout: int, **variables: str) -> tuple[dict[str, str], str]:
-    """The report of a program that takes a folder, and what torchrun wrote; it is ended after so many seconds."""
+    """The report of a script that takes a folder, and the output of torchrun. `timeout` is in seconds."""
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size), str(program), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
     if sys.platform == "linux":
@@ -82,7 +82,7 @@ def launch(program: Path, world_size: int, folder: Path, timeout: int, **variabl
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """torchrun ends its processes when it is asked to end itself."""
+    """Ask torchrun to end, which ends its processes, too."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Counts lines of code: those of tracked Python files without docstrings, comments and blank lines.
+"""Counts the lines of code in tracked Python files, without docstrings, comments and blank lines.
 
     python3 tools/code_lines.py timesched optim
     python3 tools/code_lines.py --files --at main~5 timesched
 
-The first prints the sum for these folders and files, as they lie here. `--files` prints a line for each file before,
-the largest first: its lines of code, and all its lines. `--at COMMIT` counts them as they are in a commit.
+The first command prints the sum for these folders and files in the working tree. `--files` also prints a line for each
+file, the largest first: its lines of code, and all its lines. `--at COMMIT` counts the files of a commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDe
 
 
 def code_lines(source: str) -> int:
-    """How many lines of a program are code."""
+    """The number of lines in a source text that are code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NOT_CODE:
@@ -37,12 +37,12 @@ def code_lines(source: str) -> int:
 
 
 def git(*arguments: str) -> str:
-    """What a command of git prints."""
+    """The output of a git command."""
     return subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def sources(paths: list[str], commit: str | None) -> Iterator[tuple[str, str]]:
-    """The tracked Python files below some paths, by their names: as they lie here, or as they are in a commit."""
+    """The names and texts of the tracked Python files under some paths: in the working tree, or in a commit."""
     if commit is None:
         names = git("ls-files", "-z", "--", *paths)
     else:

@@ -2,8 +2,8 @@
 """Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla}``.
 
 The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other. The first
-call installs requirements/NAME.txt into the user's cache, shared by all checkouts; later calls only look. Standard
-output is the path alone, the rest goes to standard error. Needs a Unix, for its file locks.
+call installs requirements/NAME.txt into the user's cache, which all checkouts share. Later calls only find it there.
+Standard output has the path alone; everything else goes to standard error. Needs a Unix, for its file locks.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-COST = {  # what the first call takes, said before it starts
+COST = {  # the cost of the first call, printed before it starts
     "newest": "the newest torch and the linters: about 6 GB and two to five minutes (with a CPU torch 1 GB)",
     "docs": "Sphinx, its theme and torch: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
     "composer": "Composer and its torch: about 6 GB and two to five minutes",
@@ -43,7 +43,7 @@ def cache_directory() -> Path:
 
 
 def fingerprint(requirements: Path) -> str:
-    """A short hash of all that the installed files depend on, so not of comments."""
+    """A short hash of everything that the installed files depend on, which leaves comments out."""
     lines = [line.partition("#")[0].strip() for line in requirements.read_text(encoding="utf-8").splitlines()]
     host = platform.uname()
     facts = [platform.python_implementation(), platform.python_version(), host.system, host.machine]
@@ -51,7 +51,7 @@ def fingerprint(requirements: Path) -> str:
 
 
 def take_lock(path: Path) -> IO[str]:
-    """One lock for all environments of a name; it falls when the last process that holds the file ends."""
+    """Take the lock for all environments of a name. It is released when the last process that holds it ends."""
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,12 +68,12 @@ def last_lines(output: IO[bytes], count: int) -> "list[str]":
 
 
 def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
-    """Run a command, and tell how long it has run and its last line; the rest of its output is told if it fails."""
+    """Run a command, and print how long it has run and its last line of output. If it fails, print more of it."""
     start, on_terminal = time.monotonic(), sys.stderr.isatty()
-    pause = next_line = 0.2 if on_terminal else 10.0  # seconds; a terminal has one line, which is written over
+    pause = next_line = 0.2 if on_terminal else 10.0  # seconds; on a terminal, one line is overwritten
     width = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1 if on_terminal else 100
     with tempfile.TemporaryFile() as output:
-        # The child inherits the lock. If this script is killed and pip lives on, nobody deletes files under it.
+        # The child inherits the lock. If this script is killed and pip continues, no other call deletes its files.
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
         ) as child:
@@ -108,9 +108,9 @@ def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
     say(f"this takes {cost}")
     say(f"once, into {env}")
     start = time.monotonic()
-    delete(env)  # what an interrupted call left
+    delete(env)  # the files that an interrupted call left
     run("step 1 of 2, venv", [sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")
-    # -I: packages on the caller's PYTHONPATH must not pass for installed ones.
+    # -I: packages on the caller's PYTHONPATH must not count as installed.
     pip = [str(env / "bin" / "python"), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--progress-bar", "off"]
     advice = f"Check network and disk space, and whether these pins suit your Python. {OTHER_PYTHON}"
@@ -120,7 +120,7 @@ def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
 
 
 def drop_unused(directory: Path, name: str, current: Path) -> None:
-    """Delete environments of other pins or Pythons that nobody asked for in a fortnight."""
+    """Delete environments with other pins or Pythons that were not used for two weeks."""
     for env in directory.glob(name + "-*"):
         last_use = max(path.stat().st_mtime for path in (env, env / MARKER) if path.exists())
         if env != current and time.time() - last_use > KEEP_DAYS * 86400:
@@ -128,7 +128,7 @@ def drop_unused(directory: Path, name: str, current: Path) -> None:
 
 
 def main() -> None:
-    if sys.version_info < (3, 10):  # noqa: UP036 (this line is for those who have an older one)
+    if sys.version_info < (3, 10):  # noqa: UP036 (this line is for users of an older Python)
         sys.exit(f"tools/env.py: needs Python 3.10 or newer, not {platform.python_version()}. {OTHER_PYTHON}")
     parser = argparse.ArgumentParser(description="Print the path of a Python with requirements/NAME.txt.")
     parser.add_argument("name", choices=sorted(COST))

@@ -4,8 +4,8 @@
 * No module imports from a layer above its own: `IMPORTS_FROM` lists the layers right below a layer.
 * No modules import each other in a circle.
 
-Imports within functions and for type checkers (`if TYPE_CHECKING`) count as well, but for those that `ON_PURPOSE`
-names. A package that is imported on the way to its module (`a` in `import a.b`) does not count: else every package that
+Imports within functions and for type checkers (`if TYPE_CHECKING`) count, too, except the imports in `ON_PURPOSE`. A
+package that is imported on the way to its module (`a` in `import a.b`) does not count. Otherwise, every package that
 gathers names would be a circle.
 """
 
@@ -21,7 +21,7 @@ PACKAGES = ("timesched", "optim")
 Graph = dict[str, set[str]]
 
 # The layers from the top down. A layer imports from itself, from the layers named here, and from all layers below them.
-# A module is in the layer whose name its own name begins with; where several do, in the one with the longest name.
+# A module is in the layer with which its name begins. If there are several, the longest name counts.
 IMPORTS_FROM = {
     "timesched.cli": ("optim",),
     "optim": ("optim.config", "optim.initial_state"),
@@ -44,7 +44,7 @@ ELSEWHERE = {  # modules outside of the folder of their layer
     "optim.weight_decay_scheduler": "optim.closed_form",
 }
 
-# Imports within functions and for type checkers that go up or close a circle, and what they are there for.
+# Imports within functions and for type checkers that go up or close a circle, with their purpose.
 ON_PURPOSE = {
     ("timesched.schedule", "timesched.composition"): "Schedule.cooldown returns a schedule that is made of it",
     ("timesched.schedule", "timesched.drawing.axes"): "Schedule.plot",
@@ -56,13 +56,13 @@ ON_PURPOSE = {
 
 
 def modules_of(packages: list[str], root: Path = ROOT) -> dict[str, Path]:
-    """The files of the packages under the names that they are imported by."""
+    """The files of the packages, by the names of their modules."""
     files = [path for package in packages for path in sorted((root / package).rglob("*.py"))]
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def imported_modules(node: ast.AST, name: str, is_package: bool, modules: dict[str, Path]) -> set[str]:
-    """The modules that one statement imports, of those that are looked at."""
+    """The modules among `modules` that one statement imports."""
     if isinstance(node, ast.Import):
         targets = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -77,7 +77,7 @@ def imported_modules(node: ast.AST, name: str, is_package: bool, modules: dict[s
 
 
 def graphs(modules: dict[str, Path]) -> tuple[Graph, Graph]:
-    """What each module imports when it is imported; and what it imports for type checkers, or later."""
+    """The modules that each module imports at once; and those that it imports later or for type checkers."""
     direct: Graph = {name: set() for name in modules}
     deferred: Graph = {name: set() for name in modules}
 
@@ -100,7 +100,7 @@ def graphs(modules: dict[str, Path]) -> tuple[Graph, Graph]:
 
 
 def find_circle(graph: Graph) -> list[str]:
-    """The modules of one circle, each imported by the next, with the first once more at the end; or an empty list."""
+    """The modules of one circle, each imported by the next, with the first again at the end; or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -120,23 +120,23 @@ def layers_below(layer: str) -> set[str]:
 
 
 def is_upward(name: str, target: str) -> bool:
-    """Whether an import goes to another layer than those below."""
+    """Whether an import goes to a layer that is not below."""
     layer, other = layer_of(name), layer_of(target)
     return layer is not None and other is not None and other not in layers_below(layer)
 
 
 def faults(direct: Graph, deferred: Graph) -> list[str]:
-    """What is wrong with the imports of these modules, as lines for people."""
+    """The faults in the imports of these modules, as lines of text."""
     lines = []
     for name, target in ON_PURPOSE:
         if name in deferred and target not in deferred[name]:
-            lines.append(f"ON_PURPOSE names {name} -> {target}, which is not imported in a function: leave it out")
+            lines.append(f"ON_PURPOSE names {name} -> {target}, which is not imported in a function. Leave it out.")
     both: Graph = {}
     for name in direct:
         both[name] = direct[name] | {target for target in deferred[name] if (name, target) not in ON_PURPOSE}
         for target in sorted(both[name]):
             if is_upward(name, target):
-                lines.append(f"{name} -> {target} goes up: {layer_of(name)} does not stand on {layer_of(target)}")
+                lines.append(f"{name} -> {target} goes up: {layer_of(target)} is not a layer below {layer_of(name)}")
     circle = find_circle(both)
     if circle:
         lines.append(f"modules import each other: {' <- '.join(circle)}")

@@ -1,16 +1,16 @@
-"""Change one thing in the source at a time, and see whether the tests of that file notice. Not part of make test.
+"""Change one thing in the source at a time, and see whether a test of that file fails. Not part of make test.
 
     python tools/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
 
-Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
-source). It runs in a copy of the checkout, and is killed where a test fails: of those that covering_tests.txt names for
-its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions.
-Which test calls which function is recorded before, on the source as it is. The survivors are printed with their lines,
-and written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of
-unchanged lines that were killed in OLD and survive in NEW.
+Each mutant is one changed operator, comparison, number or condition. It is drawn at random; the same seed and source
+give the same mutants. It runs in a copy of the checkout, and is killed if a test fails. covering_tests.txt names the
+tests of its file. Only the tests that call the changed function run, the quickest first. For a change outside of
+functions, all of them run. A first run on the unchanged source records which test calls which function. The survivors
+are printed with their lines, and all outcomes are written to --out as JSON. `--compare OLD.json NEW.json` compares two
+runs: it lists the mutants of unchanged lines that were killed in OLD and survive in NEW.
 
-`--list FILE` takes the mutants of such a file instead of drawing any. They are found again by the name of the function
-and the text of the line, whatever file these are in by now; `--dry` writes the file without running a test.
+`--list FILE` takes the mutants of such a file instead of drawing any. They are found by the name of the function and
+the text of the line, even if these are in a different file now. `--dry` writes the file without running a test.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from quick import covering_tests
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
-TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
-MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
-OUTPUT_KEYS = ("file", "function", "line", "what")  # of a mutant, in the output
+TIMEOUT = 600  # seconds for the tests of one mutant; a mutant that runs longer counts as killed, because it hangs
+MEMORY = 16 << 30  # bytes of address space, for a mutant that fills a list without end
+OUTPUT_KEYS = ("file", "function", "line", "what")  # the keys of a mutant in the output
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
@@ -52,7 +52,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """The mutants of one node: what is changed, and the node in its place."""
+    """The mutants of one node: a description of the change, and the changed node."""
     new: Any = copy.deepcopy(node)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
         new.ops = [SWAPS[type(node.ops[0])]()]
@@ -73,10 +73,10 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def mutants(path: Path) -> Iterator[dict[str, Any]]:
-    """All mutants of a file, each with the line as it stands and the text of the whole file in its place."""
+    """All mutants of a file, each with the original line and the changed text of the whole file."""
     text = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
-    skipped: set[int] = set()  # annotations, which nothing runs
+    skipped: set[int] = set()  # annotations, which are never run
     functions: dict[int, tuple[int | None, str]] = {}  # the first line of the function around a node, and its name
     for node in ast.walk(tree):  # the inner functions come later
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
@@ -96,7 +96,7 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
                     _replace_child(parent, field, i, new)
                     changed = ast.unparse(ast.fix_missing_locations(tree))
                     _replace_child(parent, field, i, child)
-                    line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
+                    line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # every mutated node has a line
                     first_line, name = functions.get(id(child), (None, ""))
                     where = {"file": str(path.relative_to(ROOT)), "function": name, "line": line, "what": change}
                     yield {**where, "text": changed, "of": first_line}
@@ -118,9 +118,10 @@ def tests_of(file: str) -> list[str]:
 
 
 class Recorder:
-    """A plugin of pytest: which functions of the packages each test calls, and how long it takes; and which tests
-    start processes, whose calls are not seen. Neither are those that torch.compile traces: a mutant that only a
-    compiled test would notice counts as a survivor.
+    """A plugin of pytest that records which functions of the packages each test calls, and how long it takes.
+
+    It also records which tests start processes, because it does not see the calls in them. Nor does it see calls that
+    torch.compile traces: a mutant that only a compiled test would kill counts as a survivor.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,7 @@ class Recorder:
 
 
 class Selector:
-    """A plugin of pytest: only these tests, in this order."""
+    """A plugin of pytest that runs only these tests, in this order."""
 
     def __init__(self, wanted: list[str]) -> None:
         self.places = {test: i for i, test in enumerate(wanted)}
@@ -168,10 +169,10 @@ class Selector:
 
 
 def run_in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int) -> Iterator[tuple[int, bool]]:
-    """The index of each row, and whether `target(row, folder)` ended well, in the order in which they end.
+    """Call `target(row, folder)` for each row, and yield the row's index and whether the call succeeded, as they end.
 
-    Each runs in a process of its own, a fork of this one, which has imported torch and pytest. A process that dies has
-    not ended well.
+    Each call runs in its own process, a fork of this one, which has imported torch and pytest. A process that dies has
+    failed.
     """
     forks = multiprocessing.get_context("fork")
     waiting, running = list(enumerate(rows))[::-1], dict[Any, tuple[int, BaseProcess, Path]]()
@@ -191,7 +192,7 @@ def run_in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs:
 
 
 def run_pytest(folder: Path, *arguments: str, plugin: object) -> int:
-    """Run pytest quietly in a checkout, and give its status."""
+    """Run pytest quietly in a checkout, and return its status."""
     os.chdir(folder)
     os.environ.update(PYTHONPATH=str(folder), HYPOTHESIS_PROFILE="ci")
     sys.path[:] = [str(folder), *(path for path in sys.path if path not in ("", str(ROOT), sys.path[0]))]
@@ -202,7 +203,7 @@ def run_pytest(folder: Path, *arguments: str, plugin: object) -> int:
 
 
 def record(path_and_output: tuple[str, Path], folder: Path) -> None:
-    """Write down what the tests of a path call, and exit with their status."""
+    """Record the functions that the tests of a path call, and exit with the status of the tests."""
     recorder = Recorder()
     code, calls_of_tests = run_pytest(ROOT, path_and_output[0], plugin=recorder), []
     for test, called in recorder.calls.items():
@@ -216,7 +217,7 @@ def record(path_and_output: tuple[str, Path], folder: Path) -> None:
 def run_tests(mutant: dict[str, Any], folder: Path) -> None:
     """Run the tests of a mutant in a copy of the checkout, and exit with their status."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.alarm(TIMEOUT)  # which ends the process
+    signal.alarm(TIMEOUT)  # ends the process
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
     (folder / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
     files = dict.fromkeys(test.partition("::")[0] for test in mutant["tests"])
@@ -224,10 +225,10 @@ def run_tests(mutant: dict[str, Any], folder: Path) -> None:
 
 
 def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[str]:
-    """The recorded tests that meet a mutant, the quickest first."""
+    """The recorded tests that run the changed code of a mutant, the quickest first."""
     place, covering = [mutant["file"], mutant["of"]], tests_of(mutant["file"])
     rows = [row for row in recorded if any(Path(row["file"]).is_relative_to(path) for path in covering)]
-    if any(place in row["calls"] for row in rows):  # else it runs outside of tests, as at an import
+    if any(place in row["calls"] for row in rows):  # otherwise the code runs outside of tests, as at an import
         starting = {row["file"] for row in rows if row["starts"]}  # which may be in a fixture for all of a file
         rows = [row for row in rows if place in row["calls"] or row["file"] in starting]
     return [row["test"] for row in sorted(rows, key=lambda row: row["seconds"])]
@@ -238,12 +239,12 @@ def key_of(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_outcomes(path: Path) -> dict[tuple[str, ...], str]:
-    """The outcomes of an earlier run, by what tells its mutants apart."""
+    """The outcomes of an earlier run, by the keys of its mutants."""
     return {key_of(row): row.get("outcome", "") for row in json.loads(path.read_text(encoding="utf-8"))}
 
 
 def select_listed(path: Path, existing: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the mutants that an earlier output names, each once; what it names and nobody has is printed."""
+    """Select the mutants that an earlier output names, each once. Print the names that no mutant has."""
     by_key = {key_of(mutant): mutant for mutant in existing[::-1]}
     wanted = read_outcomes(path)
     for key in sorted(wanted.keys() - by_key.keys()):
@@ -252,7 +253,7 @@ def select_listed(path: Path, existing: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def compare(old: Path, new: Path) -> int:
-    """The mutants that both runs tried and only the old one killed."""
+    """Print the mutants that both runs tried and only the old run killed, and return their number."""
     before, after = read_outcomes(old), read_outcomes(new)
     lost = [key for key in before.keys() & after.keys() if (before[key], after[key]) == ("killed", "survived")]
     print(f"{len(before.keys() & after.keys())} mutants of unchanged lines in both, {len(lost)} killed before only")
@@ -262,7 +263,7 @@ def compare(old: Path, new: Path) -> int:
 
 
 def outcomes(drawn: list[dict[str, Any]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Each mutant as its description and outcome, in the order in which their tests end."""
+    """The description and outcome of each mutant, in the order in which their tests end."""
     os.environ["OMP_NUM_THREADS"] = "1"
     importlib.import_module("torch")
     named = sorted({path for row in drawn for path in tests_of(row["file"]) if (ROOT / path).exists()})
@@ -272,7 +273,7 @@ def outcomes(drawn: list[dict[str, Any]], jobs: int) -> Iterator[dict[str, Any]]
         places = [(path, Path(folder) / f"{i}.json") for i, path in enumerate(paths)]
         for i, well in run_in_processes(record, places, jobs):
             if not well:
-                sys.exit(f"These tests fail on the source as it is, and so tell nothing: {paths[i]}")
+                sys.exit(f"These tests fail on the unchanged source, so they show nothing: {paths[i]}")
             print(f"recorded: {paths[i]}", flush=True)
             recorded += json.loads(places[i][1].read_text(encoding="utf-8"))
     for mutant in drawn:

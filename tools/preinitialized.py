@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Which optimizers of other packages `optim.preinitialize` takes: ``PYTHONPATH=. python tools/preinitialized.py``.
 
-Every class of the packages that are installed is made, given its state, and trained for twenty steps beside one that
-makes its state itself, with parameters whose first gradients come late. Prints the rows of docs/preinitialize.md; with
-``--all``, a line for each class. tests/optim/test_other_packages.py holds the outcome.
+An optimizer of every class in the installed packages is created, given its state, and trained for twenty steps. Next to
+it, a second one is trained that creates its own state. The first gradients of some parameters come late. The script
+prints the rows of docs/preinitialize.md, or with ``--all`` a line for each class. The expected outcomes are in
+tests/optim/test_other_packages.py.
 """
 
 import argparse
@@ -32,14 +33,14 @@ PACKAGES = ("pytorch_optimizer", "schedulefree", "optimi", "lion_pytorch", "heav
 MODELS = ("AdamMini", "AdaLOMO", "LOMO")  # take the model, not its parameters
 WRAPPERS = ("Lookahead", "OrthoGrad", "PCGrad", "SafeFP16Optimizer", "ScheduleFreeWrapper", "TRAC")  # an optimizer
 MATRICES = ("AdaGO", "AdaMuon", "DistributedMuon", "Muon", "MuonClip", "NorMuon")  # groups for matrices, and others
-ARGUMENTS: dict[str, dict[str, Any]] = {  # what a class wants beside parameters
+ARGUMENTS: dict[str, dict[str, Any]] = {  # arguments that a class needs in addition to parameters
     "pytorch_optimizer.BSAM": {"num_data": 100},
     "pytorch_optimizer.DAdaptSGD": {"momentum": 0.9},
     "pytorch_optimizer.Ranger21": {"num_iterations": 100},
     "pytorch_optimizer.SGD": {"momentum": 0.9},
     "optimi.SGD": {"momentum": 0.9},
 }
-# What the page names: the classes of each package, beside those with arguments or a dtype of their own below.
+# The classes of each package that the page names, in addition to the rows below with arguments or a dtype.
 ON_THE_PAGE = {
     "pytorch_optimizer": "AdamP AdaBelief Lion Lamb Adan SophiaH Shampoo SOAP Prodigy ScheduleFreeAdamW AdEMAMix "
     "Ranger MADGRAD Tiger LARS RAdam NovoGrad StableAdamW CAME ADOPT",
@@ -56,7 +57,7 @@ def parameters(dtype: torch.dtype) -> list[Parameter]:
 
 
 def make(package: str, name: str, dtype: torch.dtype = torch.float32, **arguments: Any) -> torch.optim.Optimizer:
-    """An optimizer of a class, in the way that it wants to be made."""
+    """Make an optimizer of a class, with the arguments that it needs."""
     kind = getattr(importlib.import_module(package), name)
     accepted = inspect.signature(kind).parameters
     arguments = {**ARGUMENTS.get(f"{package}.{name}", {}), **arguments}
@@ -72,7 +73,7 @@ def make(package: str, name: str, dtype: torch.dtype = torch.float32, **argument
     if "lr" in accepted and accepted["lr"].default is inspect.Parameter.empty:
         arguments["lr"] = 0.01
     if "triton" in accepted:
-        arguments["triton"] = False  # its kernels need a GPU, also where torch's build could use one
+        arguments["triton"] = False  # its kernels need a GPU, and this machine may have none
     optimizer: torch.optim.Optimizer = kind(params, **arguments)
     if hasattr(optimizer, "train"):
         optimizer.train()
@@ -80,7 +81,7 @@ def make(package: str, name: str, dtype: torch.dtype = torch.float32, **argument
 
 
 def outcome(new: Make) -> str:
-    """Nothing if training is the same to the bit, else why the optimizer is refused. Raises AssertionError if wrong."""
+    """An empty text if training is bit-identical, or the reason for a refusal. Raises AssertionError if it differs."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         untouched, early = new(), new()
@@ -130,7 +131,7 @@ def class_names(package: str) -> list[str]:
 
 
 def class_outcomes(package: str) -> dict[str, str | None]:
-    """Of each class that can be made here, the outcome; None of those that cannot."""
+    """The outcome for each class; None if it cannot be created here."""
     if package == "heavyball":
         vars(importlib.import_module("heavyball.utils"))["compile_mode"] = None  # compiling takes a minute each
     outcomes: dict[str, str | None] = {}
@@ -167,7 +168,7 @@ def rows() -> list[str]:
 
 
 def cell(reason: str) -> str:
-    """The outcome as the page says it: without numbers, which no reader compares."""
+    """The outcome as the page prints it: without numbers, which no reader compares."""
     if not reason:
         return "equal"
     reason = (

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Type queries into the search box of the built site and look at the first hits: ``python3 tools/search.py``.
 
-It needs `make docs` before it, and a Chromium (Debian: chromium), which it finds on the PATH or in the variable
-CHROMIUM. Each query of QUERIES has patterns; one of the first hits has to match one of them, as "page.html#anchor".
-Other queries are given as arguments: their hits are printed. The exit code is 1 if a query fails.
+Run `make docs` first. The script needs a Chromium (Debian: chromium), which it finds on the PATH or in the variable
+CHROMIUM. Each query of QUERIES has patterns. One of the first hits must match one of them, as "page.html#anchor". The
+hits of queries that are passed as arguments are printed instead. The exit code is 1 if a query fails.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from urllib.parse import quote
 SITE = Path(__file__).resolve().parents[1] / "build/docs"
 HIT = re.compile(r'<li class="[^"]*kind-[^"]*"><a href="([^"?#]*)(?:\?[^"#]*)?(#[^"]*)?"[^>]*>(.*?)</a>')
 
-# What somebody types, and where the answer is.
+# Queries of readers, and the pages with their answers.
 QUERIES = {
     "WSD": r"which|recipes.html#|WarmupStableDecay",
     "trapezoidal": r"which|recipes.html#|WarmupStableDecay",
@@ -78,18 +78,18 @@ QUERIES = {
     "D2Z": r"recipes.html#linear",
     "bf16": r"low_precision",
 }
-FIRST = 3  # so many hits are looked at
+FIRST = 3  # the number of hits that count
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves the site without a line for each request."""
+    """Serves the site without printing a line for each request."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 def hits(chromium: str, address: str, query: str) -> "list[tuple[str, str]]":
-    """Where the search page leads to, in its order, and what it calls it."""
+    """The targets and titles of the hits on the search page, in its order."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
     url = f"{address}/search.html?q={quote(query)}"
     done = subprocess.run([chromium, *options, url], capture_output=True, text=True, check=True, timeout=120)
@@ -100,8 +100,8 @@ def hits(chromium: str, address: str, query: str) -> "list[tuple[str, str]]":
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Look what the search of the built site finds.")
-    parser.add_argument("query", nargs="*", help="queries whose hits are printed, in the place of those of this script")
+    parser = argparse.ArgumentParser(description="Check the hits of the search in the built site.")
+    parser.add_argument("query", nargs="*", help="queries whose hits are printed instead of the script's own queries")
     parser.add_argument("--site", type=Path, default=SITE, help="the folder of the built site")
     arguments = parser.parse_args()
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

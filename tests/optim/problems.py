@@ -1,4 +1,4 @@
-"""What the optimizer tests share: parameters and gradients of every kind, construction from a row, comparison."""
+"""Helpers of the optimizer tests: parameters and gradients of every kind, construction from a row, comparison."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def ours(row: Row, params: Sequence[Tensor], **extra: Any) -> optim.Optimizer:
 
 
 def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Optimizer:
-    """What the row is held to: torch's optimizer with floats for all hyperparameters, or its equations."""
+    """The reference for a row: torch's optimizer with floats for all hyperparameters, or the equations."""
     arguments = values(row.arguments, plain=True)
     groups = groups_of(row, params, plain=True)
     if not is_in_torch(row):
@@ -135,7 +135,7 @@ def snapshot(optimizer: torch.optim.Optimizer) -> Snapshot:
 
 
 def differences(mine: Snapshot, other: Snapshot) -> list[tuple[Any, ...]]:
-    """The places in which two snapshots differ by a bit, a dtype or a type."""
+    """The keys at which two snapshots differ by a bit, a dtype or a type."""
     return [key for key in mine.keys() | other.keys() if not same(mine.get(key, ...), other.get(key, ...))]
 
 
@@ -175,13 +175,13 @@ def assert_states_close(
 
 
 def assert_same_steps(row: Row, mine: torch.optim.Optimizer, other: torch.optim.Optimizer) -> None:
-    """The parameters and state are those of `theirs`, as near as float64 allows."""
+    """The parameters and state agree with those that `theirs` computes, as closely as float64 allows."""
     # The mean over nothing is NaN, which the reference of Adafactor keeps as the state of an empty matrix.
     assert_states_close(mine, other, 1e-12, empty=row.name != "Adafactor")
 
 
 class PeakBytes(TorchDispatchMode):
-    """Counts the most bytes that tensors made by operations held at once, beside those of given tensors."""
+    """Counts the most bytes that results of operations hold at once, in addition to the bytes of other tensors."""
 
     def __init__(self, *other_tensors):
         super().__init__()
