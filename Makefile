@@ -61,11 +61,12 @@ docs: ## build the documentation site in build/docs
 	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
 	echo "The site is in build/docs/index.html"
 
-lint: ## ruff, mypy, and no import that goes up or in a circle
+lint: ## ruff, mypy, plain English, and no import that goes up or in a circle
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
 	"$$python" tools/imports.py && \
+	"$$python" tools/prose.py --counts --limit 3 timesched optim && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py docs/_ext/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
