@@ -112,8 +112,12 @@ def configure_param_groups(
         if not isinstance(switch, bool):
             raise TypeError(f"{argument}={switch!r}: this is of type {type(switch).__name__}. Pass True or False.")
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
-    if matrices not in (None, "muon") or (matrices and not isinstance(model, nn.Module)):
-        raise ValueError(f"matrices={matrices!r}: not for a {type(model).__name__}. Pass 'muon' and a module, or None.")
+    if matrices not in (None, "muon"):
+        raise ValueError(f"matrices={matrices!r}: there is no such option. Pass 'muon' or None.")
+    if matrices and not isinstance(model, nn.Module):
+        raise ValueError(
+            f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
+        )
     head_claims: list[Claim] = []
     if matrices and output_head is not None:
         head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})

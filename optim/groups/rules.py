@@ -158,7 +158,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     if ends:
         return f"{start}, but the ends of {len(ends)}. Write {'*' + called!r}.{claim.hint}"
     return (
-        f"{start}; {'the nearest there are' if near else 'names are, for instance,'} "
+        f"{start}. {'The nearest names are' if near else 'Names are, for instance,'} "
         f"{', '.join(map(repr, known_names))}.{claim.hint}"
     )
 

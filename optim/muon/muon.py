@@ -257,11 +257,15 @@ class Muon(RuleOptimizer):
             )
         rows = matrix_shape(p.shape, group).rows
         sizes = block_rows(rows, group)
+        if sum(sizes) != rows and group.get("num_heads"):
+            raise ValueError(
+                f"{where}num_heads={group['num_heads']!r}: it does not divide the {rows} rows of a parameter of shape "
+                f"{tuple(p.shape)}. Pass a number that divides the rows."
+            )
         if sum(sizes) != rows:
             raise ValueError(
-                f"{where}split_sizes={group['split_sizes']!r}, num_heads={group['num_heads']!r}: they do not split the "
-                f"{rows} rows of a parameter of shape {tuple(p.shape)}. Pass sizes that add up to the rows, or "
-                "a number of heads that divides them."
+                f"{where}split_sizes={group['split_sizes']!r}: they do not add up to the {rows} rows of a parameter of "
+                f"shape {tuple(p.shape)}. Pass the rows of each block."
             )
         if group["adjust_lr_fn"] == "cerebras" and len({learning_rate_scale(p.shape, group, n) for n in sizes}) > 1:
             raise ValueError(

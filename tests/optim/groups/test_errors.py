@@ -65,9 +65,9 @@ CALLS = [
     (rule(adjust_val=numpy.nan), ValueError, "rules[0]: adjust_val=nan"),
     # globs
     (rules({"params": "*"}, {"params": ["*bias", "*biass"]}), ValueError, "'*biass' matches no parameter's name"),
-    (rules({"params": "*.biass"}), ValueError, "the nearest there are 'bias'"),
+    (rules({"params": "*.biass"}), ValueError, "The nearest names are 'bias'"),
     (rules({"params": "Embed.weight"}), ValueError, "'embed.weight'"),
-    (rules({"params": "%%%"}), ValueError, "names are, for instance, 'embed.weight'"),
+    (rules({"params": "%%%"}), ValueError, "Names are, for instance, 'embed.weight'"),
     (rules({"params": "Embedding"}), ValueError, "'embed.weight'"),  # rules have no layer types
     (rules({"params": ""}), ValueError, "'' matches no parameter's name"),
     # two rules of one parameter

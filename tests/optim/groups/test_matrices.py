@@ -250,7 +250,7 @@ def test_what_cannot_be_told(model, options, words):
 
 
 def test_names_alone_are_not_enough():
-    with pytest.raises(ValueError, match="matrices='muon': not for a list"):
+    with pytest.raises(ValueError, match="matrices='muon': the layers of a list"):
         configure_param_groups(list(Sequence().named_parameters()), matrices="muon", no_decay=False)
 
 
