@@ -19,7 +19,7 @@ from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
-_FIRST_SIZE = "give the size at 0 first, as in {'0sp': 8, '160sp': 16}."
+_FIRST_SIZE = "Begin with the size at 0, as in {'0sp': 8, '160sp': 16}."
 _COUNT_TEXT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?[KMBT]?", re.ASCII)
 Entries = tuple[tuple[Time[Any], int], ...]
 
@@ -53,8 +53,8 @@ class BatchSizeSchedule(BatchSizes):
             pairs = sizes.items()
         else:
             raise TimeError(
-                f"BatchSizeSchedule: {sizes!r} is neither a mapping nor a string: pass {{'0sp': 8, '160sp': 16}}, or "
-                f"'0sp:8 160sp:16'."
+                f"BatchSizeSchedule.sizes={sizes!r}: it is neither a mapping nor a string. Pass "
+                f"{{'0sp': 8, '160sp': 16}} or '0sp:8 160sp:16'."
             )
         entries = tuple((_read_threshold(threshold, unit), _read_size(size)) for threshold, size in pairs)
         object.__setattr__(self, "entries", _require_increasing(entries))
@@ -67,7 +67,7 @@ class BatchSizeSchedule(BatchSizes):
         """
         horizon, timestamp = Horizon.of(state), getattr(state, "timestamp", None)
         if timestamp is None:
-            raise TypeError(f"{state!r} has no counters: pass a Clock, or another state with a timestamp.")
+            raise TypeError(f"{state!r} has no counters. Pass a Clock, or another state with a timestamp.")
         size = self.entries[0][1]
         for threshold, next_size in self.entries[1:]:
             count, counter = horizon.place(threshold)
@@ -128,49 +128,46 @@ class BatchSizeFactor(Schedule):
 def _split_entry(text: str) -> tuple[str, str]:
     threshold, colon, size = text.partition(":")
     if not colon:
-        raise TimeError(f"BatchSizeSchedule: {text!r} has no size: write a threshold and a size, as in '160sp:16'.")
+        raise TimeError(f"BatchSizeSchedule.sizes={text!r}: it has no size. Write a threshold and a size: '160sp:16'.")
     return threshold, size
 
 
 def _read_threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
     if isinstance(value, str) and _COUNT_TEXT.fullmatch(value):
         if unit is None:
-            fix = f"write '{value}tok', or pass unit='tok'"
-            raise TimeError(f"BatchSizeSchedule: the threshold {value!r} has no unit: {fix}.")
+            problem = f"the threshold {value!r} has no unit"
+            raise TimeError(f"BatchSizeSchedule.sizes: {problem}. Write '{value}tok', or pass unit='tok'.")
         value += unit.value
     try:
         time = Time.from_input(value, unit)
     except TimeError as error:
-        raise TimeError(f"BatchSizeSchedule: {error}") from None
+        raise TimeError(f"BatchSizeSchedule.sizes: {error}") from None
     if time.unit not in _UNITS or unit not in (None, time.unit):
-        allowed = _UNITS if unit is None else (unit,)
-        raise TimeError(
-            f"BatchSizeSchedule: {time} is no threshold here: give it in {', '.join(u.value for u in allowed)}."
-        )
+        names = ", ".join(allowed.value for allowed in (_UNITS if unit is None else (unit,)))
+        raise TimeError(f"BatchSizeSchedule.sizes: the threshold {time} is in another unit. Use one of {names}.")
     return time
 
 
 def _read_size(value: Any) -> int:
-    size = exact_number(
-        int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else value, "a batch size"
-    )
+    is_text = isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value)
+    size = exact_number(int(value) if is_text else value, "BatchSizeSchedule.sizes: size")
     if not isinstance(size, int) or not 0 < size < 2**63:
         raise TimeError(
-            f"BatchSizeSchedule: {value!r} is no batch size: it is a whole number of samples, from 1 to 2**63 - 1."
+            f"BatchSizeSchedule.sizes: size={value!r}: it is not a number of samples. Pass an int from 1 to 2**63 - 1."
         )
     return size
 
 
 def _require_increasing(entries: Entries) -> Entries:
     if not entries:
-        raise TimeError(f"BatchSizeSchedule: there are no sizes: {_FIRST_SIZE}")
+        raise TimeError(f"BatchSizeSchedule.sizes is empty. {_FIRST_SIZE}")
     if entries[0][0].exact != 0:
-        raise TimeError(f"BatchSizeSchedule: the first threshold is {entries[0][0]}: {_FIRST_SIZE}")
+        raise TimeError(f"BatchSizeSchedule.sizes: the first threshold is {entries[0][0]}, not 0. {_FIRST_SIZE}")
     for (before, _), (after, _) in pairwise(entries):
         if before.unit is not after.unit:
             raise TimeError(
-                f"BatchSizeSchedule: {before} and {after} have different units: write all thresholds in one."
+                f"BatchSizeSchedule.sizes: {before} and {after} have different units. Write all thresholds in one unit."
             )
         if before.exact >= after.exact:
-            raise TimeError(f"BatchSizeSchedule: {after} comes after {before}: thresholds have to increase.")
+            raise TimeError(f"BatchSizeSchedule.sizes: {after} follows {before}. Write the thresholds in rising order.")
     return entries

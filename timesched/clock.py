@@ -26,7 +26,9 @@ _COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (
 _MICROSECOND = datetime.timedelta(microseconds=1)
 # The ticks after which a step is missing: where no scheduler has stepped, and where another scheduler has.
 _TICKS_IF_NONE_STEPS, _TICKS_IF_OTHERS_STEP = 3, 100
-_NO_SCHEDULER_LEFT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
+_NO_SCHEDULER_LEFT = (
+    "No scheduler follows this clock any more. Keep the scheduler that bind() returns, and call its step()."
+)
 
 
 class Clock:
@@ -73,7 +75,9 @@ class Clock:
         stop_at: Time[Any] | str | None = None,
     ) -> None:
         if max_duration is None:
-            raise ValueError("max_duration is None: a clock has to know when its run is over; pass '10ep', say.")
+            raise ValueError(
+                "Clock.max_duration=None: a clock must know when its run ends. Pass a time, such as '10ep'."
+            )
         self.horizon = Horizon(
             max_duration,
             batches_per_epoch=batches_per_epoch,
@@ -82,18 +86,18 @@ class Clock:
             ssr=ssr,
         )
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
-            raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
+            raise ValueError(f"Clock.batches_per_epoch={batches_per_epoch!r}: it is not a whole number. Pass an int.")
         self.timestamp = Timestamp()
         self._move_bounds = self.timestamp, self.timestamp  # before and after the last tick or the like
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
-                f"process_group={process_group!r}, and torch.distributed is not initialised: call init_process_group() "
-                f"before the clock is made."
+                f"Clock.process_group={process_group!r}: torch.distributed is not initialized. Call "
+                f"init_process_group() before you create the clock."
             )
         self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
         if self._stop is not None and self._stop[0] < 0:
-            raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
+            raise TimeError(f"Clock.stop_at={str(stop_at)!r}: a run begins at 0. Pass a time of 0 or more.")
         self._has_explicit_counts = False  # whether tick() was called with samples or tokens
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -168,8 +172,8 @@ class Clock:
         """
         if self.dataloader_len is not None and self.timestamp.batch_in_epoch == 0:
             raise ValueError(
-                f"Epoch {self.timestamp.epoch.value} has no batch yet: tick() ends an epoch by itself after "
-                f"batches_per_epoch={self.dataloader_len} batches. Leave out next_epoch(), or batches_per_epoch."
+                f"Clock.next_epoch: epoch {self.timestamp.epoch.value} has no batch yet, since tick() ends an epoch by "
+                f"itself. Leave out next_epoch(), or batches_per_epoch={self.dataloader_len}."
             )
         self._move_to(self.timestamp.to_next_epoch())
 
@@ -196,7 +200,7 @@ class Clock:
         ...         print(clock.timestamp.batch)
         6ba
         """
-        count, counter = self.horizon.place(_read_time(time, "passed"), scale=False)
+        count, counter = self.horizon.place(_read_time(time, "passed.time"), scale=False)
         before, after = self.last_move(counter)
         return before < count <= after
 
@@ -224,7 +228,7 @@ class Clock:
         ...         print(clock.timestamp.sample)
         768sp
         """
-        count, counter = self.horizon.place(_read_time(time, "before"), scale=False)
+        count, counter = self.horizon.place(_read_time(time, "before.time"), scale=False)
         if margin is not None:
             return self._has_entered_margin(count, counter, margin)
         starts = self.last_move(counter)
@@ -247,12 +251,14 @@ class Clock:
         ...         print(clock.timestamp.sample, end=" ")
         32sp 64sp
         """
-        length, counter = self.horizon.place(_read_time(period, "every"), scale=False)
+        length, counter = self.horizon.place(_read_time(period, "every.period"), scale=False)
         if length == 0:
-            raise TimeError(f"every({str(period)!r}): a period is above 0: give one such as '0.1dur'.")
+            raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
         first: Exact = 0
         if start is not None:
-            first = self.horizon.change(*self.horizon.locate(_read_time(start, "every"), scale=False), unit_of(counter))
+            first = self.horizon.change(
+                *self.horizon.locate(_read_time(start, "every.start"), scale=False), unit_of(counter)
+            )
         complete_before, complete = [(count - first) // length for count in self.last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
@@ -271,22 +277,25 @@ class Clock:
             return count + self.horizon.change(*batch, unit)
         except ValueError as error:
             raise ValueError(
-                f"Clock.before: how many {unit.name.lower()}s the next batch takes is not known. Pass margin=, a time "
-                f"in {unit.value!r} above the longest batch."
+                f"Clock.before.margin=None: the {unit.name.lower()}s of the next batch are not known. Pass a margin in "
+                f"{unit.value!r} above the longest batch."
             ) from error
 
     def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
         """Whether the last move went into the interval that ends at a count and is as long as a margin."""
-        length, own_counter = self.horizon.place(_read_time(margin, "before"), scale=False)
+        length, own_counter = self.horizon.place(_read_time(margin, "before.margin"), scale=False)
         if length == 0 or unit_of(own_counter) is not unit_of(counter):
-            raise TimeError(f"Clock.before: margin={str(margin)!r}: give a time above 0 in {unit_of(counter).value!r}.")
+            unit = unit_of(counter).value
+            raise TimeError(
+                f"Clock.before.margin={str(margin)!r}: it is not a length in {unit!r}. Pass a time above 0 in {unit!r}."
+            )
         start, end = self.last_move(counter)
         enters = start <= max(count - length, 0) < end
         if enters and end > count:
             unit = unit_of(counter).value
             warnings.warn(
-                f"Clock.before: a batch went from {number_text(start)}{unit} to {number_text(end)}{unit}, over the "
-                f"time and its margin of {margin}. Give a margin above the longest batch.",
+                f"Clock.before.margin={str(margin)!r}: a batch went from {number_text(start)}{unit} to "
+                f"{number_text(end)}{unit}, past the time and its margin. Pass a margin above the longest batch.",
                 stacklevel=3,
             )
         return enters and end <= count
@@ -296,8 +305,8 @@ class Clock:
         unit = unit_of(counter)
         if unit in self.rank_local_units():
             raise ValueError(
-                f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
-                f"where others do not: give the clock process_group=True, or a time in batches."
+                f"Clock.process_group=None: the {unit.name.lower()}s may differ between ranks, and some would act "
+                f"without the others. Pass process_group=True to the clock, or use a time in batches."
             )
         self.check_has_counted(unit)
         (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]
@@ -306,10 +315,10 @@ class Clock:
     def check_has_counted(self, unit: TimeUnit) -> None:
         """Raise `ValueError` if the unit is samples or tokens, and the batches so far had none."""
         if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
-            rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
+            name = f"{unit.name.lower()}s"
             raise ValueError(
-                f"This clock has counted no {unit.name.lower()}s in {self.timestamp.batch}: pass "
-                f"tick({unit.name.lower()}s=...), or give the clock {rates}."
+                f"This clock has counted no {name} in {self.timestamp.batch}. Pass tick({name}=...), or pass the "
+                f"conversion factors to the clock."
             )
 
     # Saving and loading, and another length of the run
@@ -360,7 +369,9 @@ class Clock:
         loaded = Timestamp()
         if isinstance(state, Mapping):
             if "last_epoch" in state:
-                raise KeyError("this is the state of a scheduler: load it there, or pass its 'clock' here.")
+                raise KeyError(
+                    "Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here."
+                )
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
@@ -390,7 +401,8 @@ class Clock:
         longer, now = self.horizon._with_length(max_duration), self.max_duration
         end = longer.max_duration
         if end is None or end.exact <= longer.change(now.exact, now.unit, end.unit):
-            raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
+            name = f"Clock.extend.max_duration={str(max_duration)!r}"
+            raise ValueError(f"{name}: a run of {now} cannot be extended to {end}. Pass a greater length.")
         self._replace_horizon(longer)
 
     def end_after(self, time: Time[Any] | str) -> None:
@@ -477,8 +489,8 @@ class Clock:
             self._waiting = None
             names = _scheduler_names(self._listeners)
             text = (
-                f"This clock was ticked {ticks} times, and {names}, which follows it, was never "
-                f"stepped: call scheduler.step() after clock.tick()."
+                f"This clock was ticked {ticks} times, and {names} was never stepped. Call scheduler.step() after "
+                f"clock.tick()."
             )
             warnings.warn(text if self._listeners else _NO_SCHEDULER_LEFT, stacklevel=3)
         elif ticks > max(_TICKS_IF_OTHERS_STEP, self.dataloader_len or 0):  # some are stepped once per epoch
@@ -487,7 +499,7 @@ class Clock:
             if 0 < len(forgotten) < len(self._listeners):
                 warnings.warn(
                     f"This clock was ticked {ticks} times, and {_scheduler_names(forgotten)} was never stepped, while "
-                    f"other schedulers were: call the step() of each after clock.tick().",
+                    f"other schedulers were. Call the step() of each scheduler after clock.tick().",
                     stacklevel=3,
                 )
 
@@ -521,11 +533,13 @@ class Clock:
         ranks = dist.get_world_size(group)
         if failed:
             raise own_error or TimeError(
-                f"{failed} of {ranks} ranks gave tick() what is no count: see the error there."
+                f"Clock.tick: {failed} of {ranks} ranks passed a wrong count. See the errors of these ranks."
             )
         for name, count in zip(arguments, (ranks_with_samples, ranks_with_tokens)):
             if count not in (0, ranks):
-                raise ValueError(f"{count} of {ranks} ranks called tick({name}=...): give {name} on all or on none.")
+                raise ValueError(
+                    f"Clock.tick.{name}: {count} of {ranks} ranks passed it. Pass it on all ranks, or on none."
+                )
         return all_samples if ranks_with_samples else None, all_tokens if ranks_with_tokens else None, microseconds
 
     def rank_local_units(self) -> set[TimeUnit]:
@@ -543,13 +557,13 @@ class Clock:
             unit, argument = _COUNT_SOURCES[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
-                    f"The run is {self.max_duration} long, and this batch's {name} are not known: pass "
-                    f"tick({name}=...), or give the clock {argument}."
+                    f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
+                    f"tick({name}=...), or pass {argument} to the clock."
                 )
             return None
         count = factor * multiplied
         if not isinstance(count, int) and count.denominator != 1:
-            raise TimeError(f"A batch has {float(count)} {name} on average, no whole count: pass tick({name}=...).")
+            raise TimeError(f"Clock.tick.{name}=None: {float(count)} is not a whole count. Pass tick({name}=...).")
         return int(count)
 
     def __repr__(self) -> str:
@@ -560,11 +574,11 @@ def _scheduler_names(schedulers: Iterable[Any]) -> str:
     return " and ".join(sorted(scheduler._describe() for scheduler in schedulers))
 
 
-def _read_time(time: Time[Any] | str, method: str) -> Time[Any]:
+def _read_time(time: Time[Any] | str, name: str) -> Time[Any]:
     """A time of 0 or more."""
     read = Time.from_input(time)
     if read.exact < 0:
-        raise TimeError(f"{method}({str(time)!r}): a run begins at 0: give a time of 0 or more.")
+        raise TimeError(f"Clock.{name}={str(time)!r}: a run begins at 0. Pass a time of 0 or more.")
     return read
 
 

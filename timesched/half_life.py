@@ -108,9 +108,8 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
     """
     horizon = Horizon.of(horizon)
     if isinstance(horizon.samples_per_batch, BatchSizes):
-        raise ValueError(
-            f"weight_decay_for: under a batch-size schedule {time} has no one number of steps: pass one size."
-        )
-    length = fields.time(above=0).metadata["read"]("weight_decay_for: time", time)
+        problem = f"under a batch-size schedule, {time} has no single number of steps"
+        raise ValueError(f"weight_decay_for.horizon: {problem}. Pass a horizon with one batch size.")
+    length = fields.time(above=0).metadata["read"]("weight_decay_for.time", time)
     steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
-    return float(1 / (read_positive(lr, "weight_decay_for: lr") * Fraction(steps)))
+    return float(1 / (read_positive(lr, "weight_decay_for.lr") * Fraction(steps)))

@@ -40,7 +40,7 @@ def name_hint(name: str, known: Iterable[str]) -> str:
 def argument_hint(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown argument: the names that may be meant, and all known names."""
     if name in CHOSEN_BY_DEVICE:
-        return ": leave it out, it is chosen here, by where the tensors are."
+        return ": leave it out, since it is chosen by the device of the tensors."
     known = list(known)
     hint = name_hint(name, known)
     if hint.endswith("?"):

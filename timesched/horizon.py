@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,7 +47,7 @@ class BatchSizes:
 
     def at(self, state: Any) -> int:
         """The size of the next batch of a run."""
-        raise NotImplementedError(f"{type(self).__name__} has to define at(state).")
+        raise NotImplementedError(f"{type(self).__name__}.at is not defined. Define at(state) in this class.")
 
 
 class Horizon:
@@ -104,7 +103,7 @@ class Horizon:
         )
         if sizes and len(sizes.entries) > 1:  # else it is a number
             factors = factors[0], sizes, factors[2]
-        self._fill(_read_length(max_duration, read_positive), read_ratio(ssr), factors, scaled=False)
+        self._fill(_read_length(max_duration), read_ratio(ssr), factors, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> None:
         """Set all attributes. `scaled`: whether the length is scaled already, as in a state that is not ours."""
@@ -134,18 +133,19 @@ class Horizon:
         known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
         for other in known[1:]:
             if float(other) != float(known[0]):
+                ratio = float(known[0])
                 raise ValueError(
-                    f"ssr={float(known[0])} contradicts the state's own ratio {float(other)}: pass None, or the same."
+                    f"ssr={ratio}: it contradicts the state's ratio {float(other)}. Pass None, or the same."
                 )
         if isinstance(own, Horizon):
             return own
         if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
             raise TypeError(
-                f"{state!r} is no run: pass a Horizon, a Clock, or a state with timestamp and max_duration."
+                f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
         batches = state.dataloader_len
         return cls._make(
-            _read_length(state.max_duration, _read_not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
+            _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True),  # 0 where a run was stopped at once
             known[0] if known else 1,
             (
                 None if batches is None else read_positive(batches, "dataloader_len"),
@@ -163,9 +163,7 @@ class Horizon:
 
     def _with_length(self, max_duration: Time[Any] | str) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._make(
-            _read_length(max_duration, read_positive), self._ratio, self.conversion_factors, scaled=False
-        )
+        return Horizon._make(_read_length(max_duration), self._ratio, self.conversion_factors, scaled=False)
 
     def _with_end_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
@@ -173,7 +171,7 @@ class Horizon:
         counter, unit = self._end[1], unit_of(self._end[1])
         length, length_unit = self.locate(time, scale=False)
         if length <= 0:
-            raise TimeError(f"end_after({str(time)!r}): a run ends later than now: give a time above 0.")
+            raise TimeError(f"Clock.end_after.time={str(time)!r}: a run ends later than now. Pass a time above 0.")
         end = self._add_length(counts_of(timestamp, (counter,))[0], unit, length, length_unit)
         if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
@@ -231,7 +229,7 @@ class Horizon:
         number, unit = time.exact, time.unit
         if unit is TimeUnit.DURATION:
             if self._end is None:
-                raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
+                raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
             length, counter = self._end
             return number * length, counter
         count, counter = self._count_and_counter(number, unit)
@@ -248,7 +246,7 @@ class Horizon:
             return count
         if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
             raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no rate links "
+                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no conversion factor links "
                 f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
             )
         i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
@@ -260,11 +258,10 @@ class Horizon:
         missing = [_FACTOR_NAMES[k] for k in needed if self.conversion_factors[k] is None]
         if missing:
             names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
-            is_not, it = ("is not", "it") if len(missing) == 1 else ("are not", "them")
             raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value}: {names} {is_not} known. Give "
-                f"{it}, as {' and '.join(f'{name}=...' for name in missing)}, to the Clock, the Horizon or the adapter "
-                f"of the trainer, or write both times in one unit."
+                f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
+                f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the "
+                f"trainer, or write both times in one unit."
             )
         factor: Exact = math.prod(self.conversion_factors[k] for k in needed)
         return count * factor if i < j else Fraction(count) / factor
@@ -305,7 +302,7 @@ class Horizon:
         count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
         if unit is TimeUnit.DURATION and own is not unit:
             if self._end is None:
-                raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
+                raise ValueError(f"{time} cannot be converted to dur without the length of the run. Set max_duration.")
             length, last = self._end
             return Time(Fraction(self.change(count, own, unit_of(last))) / length, unit)
         return Time(self.change(count, own, unit), unit)
@@ -335,7 +332,9 @@ class Horizon:
         known. Raises `ValueError` when the length of the run is not known.
         """
         if self._end is None:
-            raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
+            raise ValueError(
+                "The fraction that is done needs the length of the run, which is not known. Set max_duration."
+            )
         end, counter = self._end
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
@@ -355,7 +354,7 @@ class Horizon:
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
+        raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_scaled = self.max_duration is self._unscaled
@@ -418,7 +417,7 @@ def read_positive(value: Any, name: str) -> Exact:
     """`value` as an exact number. Raises `ValueError` unless it is positive and finite."""
     number = exact_number(getattr(value, "value", value), name)  # Composer gives the length of an epoch as a time
     if number <= 0:
-        raise ValueError(f"{name} is {value}: it has to be more than 0.")
+        raise ValueError(f"{name}={value!r}: it is not above 0. Pass a positive number.")
     return number
 
 
@@ -431,18 +430,14 @@ def read_ratio(value: Any) -> Exact:
     >>> read_ratio(5 / 3), read_ratio(0.29), read_ratio(1.6666667)
     (Fraction(5, 3), Fraction(29, 100), Fraction(16666667, 10000000))
     """
-    number = read_positive(value, "the scale-schedule ratio (ssr)")
+    number = read_positive(value, "ssr")
     if isinstance(number, int) or not isinstance(value, float):
         return number
     quotient = number.limit_denominator()
     return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
-def _read_not_negative(value: Any, name: str) -> Exact:
-    return 0 if exact_number(value, name) == 0 else read_positive(value, name)
-
-
-def _read_length(value: Any, reader: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
+def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time[Any] | None:
     """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
@@ -451,8 +446,9 @@ def _read_length(value: Any, reader: Callable[[Any, str], Exact], unit: TimeUnit
     except TimeError as error:
         raise TimeError(f"max_duration: {error}") from None
     if time.unit is TimeUnit.DURATION:
-        raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
-    reader(time.exact, f"max_duration ({time})")
+        raise ValueError(f"max_duration={value!r}: it is a fraction of itself. Pass a time such as '10ep'.")
+    if time.exact < 0 or (time.exact == 0 and not allows_zero):
+        raise ValueError(f"max_duration={value!r}: it is not above 0. Pass a length above 0.")
     return time
 
 

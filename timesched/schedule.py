@@ -282,7 +282,7 @@ def _make_curve(function: Resolved) -> Callable[[Any], Any]:
 
 
 def _require_not_negative(count: Any) -> Any:
-    number = exact_number(count, "a count")
+    number = exact_number(count, "count")
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number

@@ -259,7 +259,7 @@ CALLS = [
     (["show"], "the following arguments are required: SCHEDULE; timesched show --help says more"),
     (["memory", "run.yaml"], "the following arguments are required: --model"),
     (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of 0 or more"),
-    (["show", "Linear", "--max-duration", "-5ba"], "max_duration (-5ba) is -5: it has to be more than 0"),
+    (["show", "Linear", "--max-duration", "-5ba"], "max_duration='-5ba': it is not above 0"),
     (["shwo"], "invalid choice: 'shwo'"),
     # arguments and names of others
     (
@@ -391,7 +391,7 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                 ("- MultiStepScheduler: {milestones: [50ba, 200ba]}", ["the milestone at 200ba is never reached"]),
                 ("- CyclicScheduler: {t_up: 101ba}", ["the peak at 101ba is never reached in the run of 100ba"]),
                 ("- CyclicScheduler: {t_up: 100ba}", []),  # as to find the largest rate that trains
-                ("- LinearScheduler: {t_max: 10ep}", ["10ep cannot be converted to ba: batches_per_epoch"]),
+                ("- LinearScheduler: {t_max: 10ep}", ["10ep cannot be converted to ba without batches_per"]),
                 (TWO, ["schedulers[0]: This LinearScheduler"]),
                 ("- LinearScheduler: {t_mx: 10ba}", ["did you mean 't_max'?"]),
                 ("- MultiplicativeLR: {initial_learning_rate: 1.0, coefficient: 1e100}",

@@ -182,7 +182,7 @@ def test_half_lives() -> None:
     trainer, record = make_trainer([Schedules(tokens, samples_per_batch=sizes, tokens_per_sample=128)])
     finish(trainer, record)
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
-    with pytest.raises(ValueError, match="samples_per_batch and tokens_per_sample are not known"):
+    with pytest.raises(ValueError, match="without samples_per_batch and tokens"):
         done(tokens)
     with pytest.raises(ValueError, match="samples_per_batch is 0"):
         Schedules(tokens, samples_per_batch=0)

@@ -200,7 +200,7 @@ ROWS: list[tuple[str, dict[str, Any], str | None, float, dict[str, Any], Any, An
     ("LinearWithWarmup", {"t_warmup": "0ba"}, "10ba", 1.0, {}, 1.0, "The warmup duration is 0"),
     # Composer asserts a length at every call; ours asks for it where a time in dur needs it
     ("Linear", {"t_max": "10ba"}, None, 1.0, {"batch": 5}, 0.5, ""),
-    ("Linear", {}, None, 1.0, {"batch": 5}, "set max_duration", ""),
+    ("Linear", {}, None, 1.0, {"batch": 5}, "Set max_duration", ""),
 ]  # fmt: skip
 
 

@@ -64,12 +64,12 @@ def rates_are_of_all_ranks() -> None:
 
 def a_number_of_one_rank_alone_is_refused_on_all() -> None:
     clock = Clock("10ba", process_group=dist.group.WORLD)
-    with pytest.raises(ValueError, match=r"1 of 2 ranks called tick\(tokens=...\)"):
+    with pytest.raises(ValueError, match="tokens: 1 of 2 ranks passed it"):
         clock.tick(tokens=5 if dist.get_rank() == 0 else None)
     assert clock.timestamp.batch == 0
     for bad in ({"tokens": -5}, {"tokens": 2**63}, {"tokens": torch.empty((), device="meta")}, {"duration": -1}):
         last = dist.get_rank() == 1  # the others raise as it does
-        with pytest.raises((ValueError, RuntimeError), match=None if last else "1 of 2 ranks gave tick"):
+        with pytest.raises((ValueError, RuntimeError), match=None if last else "1 of 2 ranks passed a wrong"):
             clock.tick(**{"tokens": 5, **(bad if last else {})})
         assert clock.timestamp.batch == 0
 

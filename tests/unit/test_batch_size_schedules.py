@@ -65,26 +65,26 @@ def test_a_schedule_reads_back(run):
 @pytest.mark.parametrize(
     ("sizes", "unit", "message"),
     [
-        ({}, None, "there are no sizes"),
-        ("", "tok", "there are no sizes"),
-        (8, None, "8 is neither a mapping nor a string"),
+        ({}, None, "sizes is empty"),
+        ("", "tok", "sizes is empty"),
+        (8, None, "sizes=8: it is neither"),
         ({"8sp": 8}, None, "the first threshold is 8sp"),
         ({"-8sp": 8}, None, "the first threshold is -8sp"),
-        ({"0sp": 8, "16sp": 16, "8sp": 4}, None, "8sp comes after 16sp"),
-        ("0:8 16:9 16:10", "sp", "16sp comes after 16sp"),
-        ({"0sp": 8, "16tok": 16}, None, "different units"),
+        ({"0sp": 8, "16sp": 16, "8sp": 4}, None, "8sp follows 16sp"),
+        ("0:8 16:9 16:10", "sp", "16sp follows 16sp"),
+        ({"0sp": 8, "16tok": 16}, None, "0sp and 16tok have different units"),
         ("0:8 16:16", None, "the threshold '0' has no unit"),
-        ({0: 8}, None, "has no unit"),
+        ({0: 8}, None, "0 has no unit"),
         ("0:8 16Q:16", "sp", "'16Q' is not a time"),
         ("0:8 0.0005K:16", "sp", "0.5sp is not a whole count"),
-        ("0:8 16ba:16", "sp", "16ba is no threshold here: give it in sp"),
-        ({"0ep": 8}, None, "0ep is no threshold here: give it in sp, tok, ba, dur"),
-        *(({"0sp": size}, None, f"{size} is no batch size") for size in (0, -8, 8.5, 2**63)),
-        *(({"0sp": size}, None, f"{size} is a {type(size).__name__}") for size in (True, None)),
-        ("0:x", "sp", "'x' is a str"),
-        ("0", "sp", "'0' has no size"),
+        ("0:8 16ba:16", "sp", "16ba is in another unit. Use one of sp."),
+        ({"0ep": 8}, None, "0ep is in another unit. Use one of sp, tok, ba, dur."),
+        *(({"0sp": size}, None, f"size={size}: it is not a number") for size in (0, -8, 8.5, 2**63)),
+        *(({"0sp": size}, None, f"size={size}: a {type(size).__name__}") for size in (True, None)),
+        ("0:x", "sp", "size='x': a str"),
+        ("0", "sp", "sizes='0': it has no size"),
         ({"0sp": 8, "nansp": 16}, None, "'nansp' is not a time"),
-        ({0: 8, math.nan: 16}, "sp", "not a finite number"),
+        ({0: 8, math.nan: 16}, "sp", "nan: it is not finite"),
         ({"0sp": 8}, "bytes", "'bytes' is not a time unit"),
     ],
 )
@@ -102,15 +102,15 @@ HALVES = BatchSizeSchedule({"0dur": 8, "0.5dur": 16})
     [
         (
             lambda: Horizon("9ba", samples_per_batch=BatchSizeSchedule("0tok:8 160tok:16")),
-            "tokens_per_sample is not known",
+            "without tokens_per_sample",
         ),
-        (lambda: Horizon(None, samples_per_batch=HALVES), "set max_duration"),
+        (lambda: Horizon(None, samples_per_batch=HALVES), "0.5dur needs the length of the run"),
         (lambda: Horizon("9ep", samples_per_batch=HALVES), "batches_per_epoch"),
-        (lambda: Horizon("9sec", samples_per_batch=HALVES), "no rate links 'sec'"),
-        (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1ba", "tok"), "tokens_per_sample is not known"),
+        (lambda: Horizon("9sec", samples_per_batch=HALVES), "4.5sec cannot be converted"),
+        (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1ba", "tok"), "to tok without tokens_per_sample"),
         (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1ep", "sp"), "batches_per_epoch"),
         (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1sp", "ep"), "batches_per_epoch"),
-        (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "is a dict"),
+        (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "a dict is not a number"),
         (lambda: SIZES.at(Horizon("9ba")), "has no counters"),
         (
             lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=SIZES)),
@@ -195,7 +195,7 @@ def test_a_run_that_is_extended_keeps_its_sizes():
     clock.extend("480sp")
     clock.tick()
     assert clock.horizon == Horizon("480sp", samples_per_batch=SIZES) and clock.timestamp.sample == 176
-    with pytest.raises(ValueError, match="A run of 480sp cannot be extended to 40ba"):
+    with pytest.raises(ValueError, match="480sp cannot be extended to 40ba"):
         clock.extend("40ba")
 
 

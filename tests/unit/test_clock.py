@@ -73,24 +73,24 @@ def test_counts():
 @pytest.mark.parametrize(
     ("options", "act", "words"),
     [
-        ({"max_duration": "100tok"}, lambda clock: clock.tick(samples=3), "tokens are not known"),
-        ({"max_duration": "100sp"}, lambda clock: clock.tick(), "give the clock samples_per_batch"),
-        ({"max_duration": "100tok", "tokens_per_sample": 8}, lambda clock: clock.tick(), "tokens are not known"),
-        ({"samples_per_batch": 1.5}, lambda clock: clock.tick(), "no whole count"),
-        ({}, lambda clock: clock.tick(samples=-1), "whole number, 0 or more"),
-        ({}, lambda clock: clock.tick(samples=1.5), "not a whole count"),
-        ({}, lambda clock: clock.tick(samples=torch.tensor(1.5)), "not a whole count"),
-        ({}, lambda clock: clock.tick(samples=torch.tensor(-1)), "whole number, 0 or more"),
+        ({"max_duration": "100tok"}, lambda clock: clock.tick(samples=3), "tokens=None: .*100tok"),
+        ({"max_duration": "100sp"}, lambda clock: clock.tick(), "samples=None: .* pass samples_per_batch"),
+        ({"max_duration": "100tok", "tokens_per_sample": 8}, lambda clock: clock.tick(), "tokens=None: .*100tok"),
+        ({"samples_per_batch": 1.5}, lambda clock: clock.tick(), "samples=None: 1.5 is not"),
+        ({}, lambda clock: clock.tick(samples=-1), "sample=-1: it is not a count"),
+        ({}, lambda clock: clock.tick(samples=1.5), "sample: 1.5sp is not a whole count"),
+        ({}, lambda clock: clock.tick(samples=torch.tensor(1.5)), "sample: 1.5sp is not a whole count"),
+        ({}, lambda clock: clock.tick(samples=torch.tensor(-1)), "sample=-1: it is not a count"),
         ({}, lambda clock: clock.tick(samples=torch.tensor([1, 2])), "Tensor"),
         ({}, lambda clock: clock.tick(samples=torch.tensor(True)), "bool"),
-        ({}, lambda clock: clock.tick(tokens="3ba"), "counts in ba"),
-        ({}, lambda clock: clock.tick(duration=-SECOND), "0 or more"),
-        ({"batches_per_epoch": 2}, lambda clock: clock.next_epoch(), "ends an epoch by itself"),
-        *(({}, lambda clock, n=n: clock.extend(n), f"cannot be extended to {n}") for n in ("10ba", "9ba")),
+        ({}, lambda clock: clock.tick(tokens="3ba"), "token='3ba': it counts in ba"),
+        ({}, lambda clock: clock.tick(duration=-SECOND), "duration=.*: it is not a duration"),
+        ({"batches_per_epoch": 2}, lambda clock: clock.next_epoch(), "batches_per_epoch=2"),
+        *(({}, lambda clock, n=n: clock.extend(n), f"='{n}': a run of 10ba") for n in ("10ba", "9ba")),
         ({}, lambda clock: clock.extend("3ep"), "batches_per_epoch"),
-        ({}, lambda clock: clock.extend("2dur"), "fraction of itself"),
+        ({}, lambda clock: clock.extend("2dur"), "max_duration='2dur': .*fraction"),
         ({}, lambda clock: clock.extend(None), "None"),
-        *(({}, lambda clock, n=n: clock.end_after(n), "a time above 0") for n in ("0ba", "-1ba", "0dur")),
+        *(({}, lambda clock, n=n: clock.end_after(n), f"end_after.time='{n}'") for n in ("0ba", "-1ba", "0dur")),
         ({}, lambda clock: clock.end_after("3ep"), "batches_per_epoch"),
     ],
 )
@@ -105,10 +105,10 @@ def test_a_refused_call_changes_nothing(options, act, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_duration": None}, "has to know when its run is over"),
-        ({"batches_per_epoch": 1.5}, "whole number of batches"),
-        *(({"stop_at": stop_at}, f"stop_at='{stop_at}' is negative") for stop_at in ("-1ba", "-0.5dur")),
-        ({"process_group": True}, "init_process_group"),
+        ({"max_duration": None}, "Clock.max_duration=None"),
+        ({"batches_per_epoch": 1.5}, "Clock.batches_per_epoch=1.5"),
+        *(({"stop_at": stop_at}, f"Clock.stop_at='{stop_at}'") for stop_at in ("-1ba", "-0.5dur")),
+        ({"process_group": True}, "Clock.process_group=True"),
     ],
 )
 def test_clocks_that_are_refused(options, words):
@@ -125,7 +125,7 @@ def test_clocks_that_are_refused(options, words):
         ),
         *((lambda state, n=n: {**state, "total_wct": n}, "total_wct") for n in (-1, 0.5, True, None, [1])),
         (lambda state: {"token": 3}, "lacks"),
-        *((lambda _, n=n: n, "is not the state of a timestamp or clock") for n in (None, 3, [1], "x", [("batch", 3)])),
+        *((lambda _, n=n: n, "is not the state of a timestamp") for n in (None, 3, [1], "x", [("batch", 3)])),
     ],
 )
 def test_a_wrong_state_is_refused(wrong, words):
@@ -216,7 +216,7 @@ def test_fractional_rates_count_whole_numbers_or_are_refused():
     clock.tick()
     clock.tick(samples=8)
     assert (clock.timestamp.sample, clock.timestamp.token) == (12, 15)
-    with pytest.raises(TimeError, match=r"A batch has 3.75 tokens on average"):
+    with pytest.raises(TimeError, match=r"tokens=None: 3.75 is not"):
         clock.tick(samples=3)
     assert clock.timestamp.batch == 2
     clock.tick(samples=3, tokens=4)
@@ -371,7 +371,7 @@ def test_a_scheduler_that_is_never_stepped_is_said_once():
     clock = Clock("40ba")
     followers = [bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
     clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match=r"ticked 3 times, and Constant.* and Linear.*, which follow") as caught:
+    with pytest.warns(UserWarning, match="ticked 3 times, and Constant.* and Linear") as caught:
         clock.tick()
     assert caught[0].filename == __file__
     clock.tick()  # once: another warning would be an error here
@@ -397,7 +397,7 @@ def test_a_scheduler_that_was_not_kept_is_said():
     clock = Clock("40ba")
     bind(LinearScheduler(), sgd(), clock)
     clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match=r"^No scheduler follows this clock any more: keep what bind\(\) returns"):
+    with pytest.warns(UserWarning, match="^No scheduler follows this clock any more"):
         clock.tick()
     tick(clock, 5)  # once: another warning would be an error here
 
@@ -434,7 +434,7 @@ def test_one_of_several_schedulers_that_is_never_stepped_is_said_once():
 
     text = (
         "This clock was ticked 101 times, and ConstantScheduler(alpha=1.0, t_max='1.0dur') was never stepped, while "
-        "other schedulers were: call the step() of each after clock.tick()."
+        "other schedulers were. Call the step() of each scheduler after clock.tick()."
     )
     assert one_is_stepped(100, never) == []
     assert one_is_stepped(250, never) == [(text, __file__)]

@@ -96,7 +96,7 @@ def test_epochs_of_their_own_lengths():
     assert group["lr"] == schedule.at("13/8ep", clock) and clock.state_dict()["batches_per_epoch"] == 8
     clock.set_epochs(None, clock.timestamp.to_next_epoch())
     assert group["lr"] == schedule.at("2ep", clock) and clock.dataloader_len is None
-    with pytest.raises(ValueError, match="batches_per_epoch is 0"):
+    with pytest.raises(ValueError, match="batches_per_epoch=0"):
         clock.set_epochs(0, clock.timestamp)
 
 

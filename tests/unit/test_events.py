@@ -229,8 +229,8 @@ def test_before_with_a_margin(sizes, time, margin, loaded):
             reported += [boundaries[-1]] * clock.before(f"{time}tok", margin=f"{margin}tok")
         jumps = boundaries[-2] <= max(time - margin, 0) and boundaries[-1] > time
         assert [str(each.message) for each in caught] == jumps * [
-            f"Clock.before: a batch went from {boundaries[-2]}tok to {boundaries[-1]}tok, over the time and its margin "
-            f"of {margin}tok. Give a margin above the longest batch."
+            f"Clock.before.margin='{margin}tok': a batch went from {boundaries[-2]}tok to {boundaries[-1]}tok, past "
+            f"the time and its margin. Pass a margin above the longest batch."
         ]
     assert reported == [count for count in boundaries if max(time - margin, 0) < count <= time][:1]
 
@@ -272,23 +272,23 @@ def test_before_in_seconds_and_in_epochs_that_the_loop_counts():
 
 
 ERRORS = [
-    (lambda clock: clock.passed("-1ba"), "passed('-1ba'): a run begins at 0"),
-    (lambda clock: clock.every("0ba"), "every('0ba'): a period is above 0"),
-    (lambda clock: clock.every("-2ba"), "every('-2ba'): a run begins at 0"),
-    (lambda clock: clock.every("2ba", start="-1ba"), "every('-1ba'): a run begins at 0"),
+    (lambda clock: clock.passed("-1ba"), "Clock.passed.time='-1ba'"),
+    (lambda clock: clock.every("0ba"), "Clock.every.period='0ba'"),
+    (lambda clock: clock.every("-2ba"), "Clock.every.period='-2ba'"),
+    (lambda clock: clock.every("2ba", start="-1ba"), "Clock.every.start='-1ba'"),
     (lambda clock: clock.every("2ba", start="1ep"), "batches_per_epoch"),
-    (lambda clock: clock.passed("5tok"), "This clock has counted no tokens in 1ba: pass tick(tokens=...)"),
-    (lambda clock: clock.every("5sp"), "This clock has counted no samples in 1ba: pass tick(samples=...)"),
-    (lambda clock: clock.before("-1ba"), "before('-1ba'): a run begins at 0"),
-    (lambda clock: clock.before("5tok"), "This clock has counted no tokens in 1ba: pass tick(tokens=...)"),
-    (lambda clock: clock.before("5sec"), "how many seconds the next batch takes is not known. Pass margin="),
-    (lambda clock: clock.before("5iter"), "how many iterations the next batch takes is not known. Pass margin="),
-    (lambda clock: clock.before("5ep"), "how many epochs the next batch takes is not known. Pass margin="),
-    (lambda clock: clock.before("5ba", margin="0ba"), "margin='0ba': give a time above 0 in 'ba'"),
-    (lambda clock: clock.before("5ba", margin="-1ba"), "before('-1ba'): a run begins at 0"),
-    (lambda clock: clock.before("5ba", margin="1tok"), "margin='1tok': give a time above 0 in 'ba'"),
-    (lambda clock: clock.passed(3), "has no unit"),
-    (lambda clock: clock.timestamp >= "0.6dur", "ask the clock, as in clock.fraction >= 0.6"),
+    (lambda clock: clock.passed("5tok"), "counted no tokens in 1ba"),
+    (lambda clock: clock.every("5sp"), "counted no samples in 1ba"),
+    (lambda clock: clock.before("-1ba"), "Clock.before.time='-1ba'"),
+    (lambda clock: clock.before("5tok"), "counted no tokens in 1ba"),
+    (lambda clock: clock.before("5sec"), "margin=None: the seconds"),
+    (lambda clock: clock.before("5iter"), "margin=None: the iterations"),
+    (lambda clock: clock.before("5ep"), "margin=None: the epochs"),
+    (lambda clock: clock.before("5ba", margin="0ba"), "Clock.before.margin='0ba'"),
+    (lambda clock: clock.before("5ba", margin="-1ba"), "Clock.before.margin='-1ba'"),
+    (lambda clock: clock.before("5ba", margin="1tok"), "Clock.before.margin='1tok'"),
+    (lambda clock: clock.passed(3), "3 has no unit"),
+    (lambda clock: clock.timestamp >= "0.6dur", "Timestamp.get.unit='dur'"),
 ]
 
 
@@ -303,6 +303,6 @@ def test_errors(call, message):
 def test_before_tokens_that_no_factor_gives():
     clock = Clock("1000tok", samples_per_batch=8)
     clock.tick(tokens=50)
-    with pytest.raises(ValueError, match="Pass margin=") as caught:
+    with pytest.raises(ValueError, match="margin=None: the tokens") as caught:
         clock.before("500tok")
     assert "tokens_per_sample" in str(caught.value.__cause__)

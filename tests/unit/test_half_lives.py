@@ -180,21 +180,16 @@ def test_a_curve_while_batches_change_is_differentiated_and_compiled_in_its_own_
 @pytest.mark.parametrize(
     ("time", "rates", "words"),
     [
-        (
-            "5tok",
-            {},
-            "1ba cannot be converted to tok: samples_per_batch and tokens_per_sample are not known. Give them, as "
-            "samples_per_batch=... and tokens_per_sample=..., to the Clock",
-        ),
-        ("5tok", {"samples_per_batch": 8}, "tokens_per_sample is not known"),
-        ("5tok", {"samples_per_batch": BatchSizeSchedule({"0sp": 8, "160sp": 16})}, "tokens_per_sample is not known"),
-        ("5sp", {"batches_per_epoch": 8, "tokens_per_sample": 8}, "samples_per_batch is not known"),
-        ("5ep", {"samples_per_batch": 8}, "batches_per_epoch (the state's dataloader_len) is not known"),
-        ("5sec", {}, "no rate links 'sec'"),
-        ("5iter", {}, "no rate links 'iter'"),
+        ("5tok", {}, "1ba cannot be converted to tok without samples_per_batch and tokens_per_sample."),
+        ("5tok", {"samples_per_batch": 8}, "to tok without tokens_per_sample"),
+        ("5tok", {"samples_per_batch": BatchSizeSchedule({"0sp": 8, "160sp": 16})}, "to tok without tokens_per_sample"),
+        ("5sp", {"batches_per_epoch": 8, "tokens_per_sample": 8}, "to sp without samples_per_batch"),
+        ("5ep", {"samples_per_batch": 8}, "to ep without batches_per_epoch"),
+        ("5sec", {}, "to sec: no conversion factor"),
+        ("5iter", {}, "to iter: no conversion factor"),
     ],
 )
-def test_a_missing_rate_is_named(time, rates, words):
+def test_a_missing_conversion_factor_is_named(time, rates, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         HalfLife(time).at("0ba", Horizon("10ba", **rates))
 
@@ -209,7 +204,7 @@ def test_a_beta_follows_the_rates_and_not_what_tick_is_given():
 
 def test_a_share_of_a_run_needs_its_length():
     assert HalfLife("1ba").at("0ba", Horizon(None)) == 0.5  # nothing is known, and nothing is needed
-    with pytest.raises(ValueError, match="set max_duration"):
+    with pytest.raises(ValueError, match="0.1dur needs the length of the run"):
         HalfLife("0.1dur").at("0ba", Horizon(None))
 
 
@@ -225,20 +220,20 @@ def test_a_share_of_a_run_needs_its_length():
         (lambda: HalfLife.of(0.95, batch=256), "256 has no unit"),
         *(((lambda b=b: HalfLife.of(b, "1ba")), f"beta={b}: it has to be less than 1") for b in (1, 1.0, 1.5)),
         *(((lambda b=b: HalfLife.of(b, "1ba")), f"beta={b}: it has to be more than 0") for b in (0, -0.5)),
-        (lambda: HalfLife.of(math.nan, "1ba"), "nan is not a finite number"),
-        (lambda: HalfLife.of(True, "1ba"), "True is a bool"),
-        (lambda: weight_decay_for("0tok", 0.1, RUN), "weight_decay_for: time='0tok': it has to be longer than 0"),
-        (lambda: weight_decay_for(5, 0.1, RUN), "weight_decay_for: time: 5 has no unit"),
-        (lambda: weight_decay_for("5tok", 0.0, RUN), "weight_decay_for: lr is 0.0: it has to be more than 0"),
-        (lambda: weight_decay_for("5tok", -0.1, RUN), "weight_decay_for: lr is -0.1: it has to be more than 0"),
-        (lambda: weight_decay_for("5tok", 0.1, Horizon("9ba")), "samples_per_batch and tokens_per_sample are"),
-        (lambda: weight_decay_for("5sec", 0.1, RUN), "no rate links 'sec'"),
+        (lambda: HalfLife.of(math.nan, "1ba"), "HalfLife.beta=nan: it is not finite"),
+        (lambda: HalfLife.of(True, "1ba"), "HalfLife.beta=True: a bool"),
+        (lambda: weight_decay_for("0tok", 0.1, RUN), "weight_decay_for.time='0tok'"),
+        (lambda: weight_decay_for(5, 0.1, RUN), "weight_decay_for.time: 5 has no unit"),
+        (lambda: weight_decay_for("5tok", 0.0, RUN), "weight_decay_for.lr=0.0: it is not above 0"),
+        (lambda: weight_decay_for("5tok", -0.1, RUN), "weight_decay_for.lr=-0.1: it is not above 0"),
+        (lambda: weight_decay_for("5tok", 0.1, Horizon("9ba")), "without samples_per_batch and tokens_per_sample"),
+        (lambda: weight_decay_for("5sec", 0.1, RUN), "5sec cannot be converted to ba: no"),
         *(
             (
                 lambda time=time: weight_decay_for(
                     time, 0.1, Clock("9ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "16sp": 16}))
                 ),
-                f"under a batch-size schedule {time} has no one number of steps",
+                f"{time} has no single number of steps",
             )
             for time in ("5sp", "5ba")
         ),

@@ -31,7 +31,7 @@ CALLS = [
     (lambda: optim.SGD(parameters(), 0.1, weight_deacy=0.1), "did you mean 'weight_decay'? There are params, lr, mom"),
     (lambda: optim.Muon(parameters(), adamw={"learning_rate": 1}), "AdamW has no argument 'learning_rate': did you me"),
     *(
-        (lambda name=name: optim.Adam(parameters(), **{name: True}), f"has no argument '{name}': leave it out, it is c")
+        (lambda name=name: optim.Adam(parameters(), **{name: True}), f"has no argument '{name}': leave it out, since")
         for name in ("fused", "foreach", "capturable")
     ),
 ]
@@ -66,9 +66,9 @@ def test_constructors_stay_what_they_are():
     half = Half(0.5)
     assert pickle.loads(pickle.dumps(half)) == half and replace(half, alpha_f=0.25) == Half(0.5, alpha_f=0.25)
     assert Own(half=0.25, other=3).alpha_i == 0.25
-    with pytest.raises(TypeError, match="Half has no argument 'alpha': did you mean"):
+    with pytest.raises(TypeError, match="Half has no argument 'alpha'"):
         Half(alpha=0.5)
-    with pytest.raises(TypeError, match="Constant has no argument 'group_tags': did you mean 'param_group_tags'"):
+    with pytest.raises(TypeError, match="no argument 'group_tags': did you mean"):
         Constant(sgd(), 0.1, group_tags="a")
 
 

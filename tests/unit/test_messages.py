@@ -11,21 +11,21 @@ from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 CLOCK = Clock("4ba")
-UNKNOWN = r"samples_per_batch is not known. Give it, as samples_per_batch=..., to the Clock, the Horizon or the adapter"
+UNKNOWN = "samples_per_batch. Pass samples_per_batch=... to the Clock, the Horizon or the adapter"
 WRONG = [
-    ("12 has no unit: pass a string such as '12ba'", lambda: Clock(12)),
-    ("12 has no unit: pass a string such as '12ba'", lambda: Horizon(12)),
-    ("12 has no unit: pass a string such as '12ba'", lambda: Clock("4ba").extend(12)),
+    ("12 has no unit. Pass a string with one of iter,", lambda: Clock(12)),
+    ("12 has no unit. Pass a string with one of iter,", lambda: Horizon(12)),
+    ("12 has no unit. Pass a string with one of iter,", lambda: Clock("4ba").extend(12)),
     (
-        "'500M' may be minutes or millions: write '500m', or a unit, as in '500Mtok'",
+        "'500M' may mean minutes or millions. Write '500m', or a unit, as in '500Mtok'.",
         lambda: Clock("500M"),
     ),
     ("'500mtok' is not a time", lambda: Clock("500mtok")),  # nobody trains on half a token
     ("1000.1tok is not a whole count", lambda: Clock("1.0001Ktok")),
-    ("the threshold '500M' has no unit: write '500Mtok', or pass", lambda: BatchSizeSchedule({"0tok": 8, "500M": 16})),
-    ("0.1 has no unit: pass a string such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
+    ("the threshold '500M' has no unit. Write '500Mtok', or pass", lambda: BatchSizeSchedule({"0tok": 8, "500M": 16})),
+    ("0.1 has no unit. Pass a string with one of iter,", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
     (
-        f"3ba cannot be converted to sp: {UNKNOWN}",
+        f"3ba cannot be converted to sp without {UNKNOWN}",
         lambda: CosineAnnealingWithWarmupScheduler("3ba").at("1sp", Horizon("1000sp", ssr=0.25)),
     ),
     ("No parameter group .* 'head': no group has any", lambda: bind(LinearScheduler(), sgd(), CLOCK, tags="head")),
@@ -40,7 +40,7 @@ WRONG = [
     (r"is not a schedule: .* a function of \(state, ssr\)", lambda: bind(CosineAnnealingLR(sgd(), 4), sgd(), CLOCK)),
     (r"'cosine' is not a schedule: .* a function of \(state, ssr\)", lambda: bind("cosine", sgd(), CLOCK)),
     (
-        "this is the state of a scheduler: load it there, or pass its 'clock' here",
+        "this is the state of a scheduler. Load it there, or pass its entry 'clock' here",
         lambda: CLOCK.load_state_dict(bind(LinearScheduler(), sgd(), CLOCK).state_dict()),
     ),
 ]
@@ -73,7 +73,7 @@ def test_a_run_is_extended_whatever_its_length_converts_to():
     ):
         clock.extend(longer)
         assert clock.max_duration == end
-    with pytest.raises(ValueError, match="cannot be extended to 15ba: give a greater length"):
+    with pytest.raises(ValueError, match="max_duration='15ba': a run of 1000sp"):
         Clock("1000sp", samples_per_batch=64).extend("15ba")
 
 
@@ -128,7 +128,81 @@ def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
 
 
 # The complete text of an error, and the call that raises it.
-TIMES_AND_CLOCKS = []
+TIMES_AND_CLOCKS = [
+    (
+        "'3' has no unit. Append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.",
+        lambda: Time.from_timestring("3"),
+    ),
+    (
+        "12 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, sec, such as '12ep'.",
+        lambda: Time.from_input(12),
+    ),
+    ("'100 steps' is not a time: did you mean '100ba'?", lambda: Time.from_timestring("100 steps")),
+    (
+        "1.5ba is not a whole count. Only 'ep', 'dur' and 'sec' can be fractional.",
+        lambda: Time.from_timestring("1.5ba"),
+    ),
+    (
+        "Cannot compare 1ep and 3ba: their units differ. Convert one with Horizon.convert.",
+        lambda: Time(1, "ep") < "3ba",
+    ),
+    (
+        "Timestamp.get.unit='dur': a timestamp does not know the length of the run. Use clock.fraction >= 0.6, or "
+        "clock.passed('0.6dur') for the moment itself.",
+        lambda: CLOCK.timestamp >= "0.6dur",
+    ),
+    ("Clock.max_duration=None: a clock must know when its run ends. Pass a time, such as '10ep'.", lambda: Clock(None)),
+    ("max_duration='1dur': it is a fraction of itself. Pass a time such as '10ep'.", lambda: Clock("1dur")),
+    ("samples_per_batch=0: it is not above 0. Pass a positive number.", lambda: Clock("4ba", samples_per_batch=0)),
+    (
+        "Clock.process_group=True: torch.distributed is not initialized. Call init_process_group() before you create "
+        "the clock.",
+        lambda: Clock("4ba", process_group=True),
+    ),
+    (
+        "Clock.tick.tokens=None: a run of 100tok needs the tokens of each batch. Pass tick(tokens=...), or pass "
+        "tokens_per_sample to the clock.",
+        lambda: Clock("100tok").tick(samples=3),
+    ),
+    (
+        "Clock.next_epoch: epoch 0 has no batch yet, since tick() ends an epoch by itself. Leave out next_epoch(), or "
+        "batches_per_epoch=2.",
+        lambda: Clock("4ep", batches_per_epoch=2).next_epoch(),
+    ),
+    (
+        "Clock.extend.max_duration='3ba': a run of 4ba cannot be extended to 3ba. Pass a greater length.",
+        lambda: CLOCK.extend("3ba"),
+    ),
+    (
+        "3ba cannot be converted to tok without samples_per_batch and tokens_per_sample. Pass samples_per_batch=... "
+        "and tokens_per_sample=... to the Clock, the Horizon or the adapter of the trainer, or write both times in one "
+        "unit.",
+        lambda: CLOCK.horizon.convert("3ba", "tok"),
+    ),
+    (
+        "3ba cannot be converted to sec: no conversion factor links 'sec' to another unit. Write both times in one "
+        "unit.",
+        lambda: CLOCK.horizon.convert("3ba", "sec"),
+    ),
+    (
+        "0.5dur needs the length of the run, which is not known. Set max_duration.",
+        lambda: Horizon(None).locate("0.5dur"),
+    ),
+    (
+        "BatchSizeSchedule.sizes: the threshold '500M' has no unit. Write '500Mtok', or pass unit='tok'.",
+        lambda: BatchSizeSchedule({"0tok": 8, "500M": 16}),
+    ),
+    (
+        "BatchSizeSchedule.sizes: the first threshold is 8sp, not 0. Begin with the size at 0, as in {'0sp': 8, "
+        "'160sp': 16}.",
+        lambda: BatchSizeSchedule({"8sp": 8}),
+    ),
+    (
+        "weight_decay_for.horizon: under a batch-size schedule, 5sp has no single number of steps. Pass a horizon with "
+        "one batch size.",
+        lambda: weight_decay_for("5sp", 0.1, Clock("9ba", samples_per_batch=BatchSizeSchedule("0sp:8 16sp:16"))),
+    ),
+]
 SCHEDULES = []
 BINDING = []
 ADAPTERS = []

@@ -165,7 +165,7 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
 def test_a_clock_that_is_never_ticked_is_said_once():
     _, _, scheduler = made()
     scheduler.step()
-    with pytest.warns(UserWarning, match=r"has not moved in two steps: call clock\.tick\(\)") as warned:
+    with pytest.warns(UserWarning, match="has not moved in two steps") as warned:
         scheduler.step()
     assert warned[0].filename == __file__ and "scheduler.step()" in linecache.getline(__file__, warned[0].lineno)
     scheduler.step()
@@ -435,7 +435,7 @@ def changed(name, value):
         *((changed("base", [0.25, one]), "initial lr") for one in (float("inf"), float("nan"), None, "1", True)),
         (changed("base", [0.25, 1e300]), "set 'lr' to inf"),  # though both factors are finite
         (changed("key", "momentum"), "the state is of key='momentum', and here it is 'lr'"),
-        (changed("clock", {"batch": 3}), "the state of a Timestamp lacks"),
+        (changed("clock", {"batch": 3}), "state of a Timestamp lacks epoch"),
         (lambda state: {name: state[name] for name in state if name != "clock"}, "the state has no clock"),
         *((lambda state, one=one: one, "not the state of such") for one in (None, 5, [], "state", {"last_epoch": 3})),
     ],
@@ -471,7 +471,7 @@ def test_a_run_taken_over_begins_at_the_counts_that_are_given():
     assert taken(given={"epoch": 2}, clock=Clock("100ba")) == (2, 30, 0, 0)
     sizes = BatchSizeSchedule({"0ba": 4, "10ba": 8})
     assert taken(given={}, clock=Clock("100ba", samples_per_batch=sizes)) == (0, 30, 200, 0)
-    with pytest.raises(ValueError, match="30ba cannot be converted to sp: samples_per_batch is not known"):
+    with pytest.raises(ValueError, match="30ba cannot be converted to sp without"):
         taken(given={}, clock=Clock("100ba"), entry=MultiStepScheduler(["40sp"]))
 
 

@@ -152,7 +152,7 @@ MIXED = [
     InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
     WarmupScheduler(PowerScheduler("10tok"), "10ba"),
 ]
-NO_RATE = "Cannot use warmup scheduler .* samples_per_batch and tokens_per_sample are not known.*Clock"
+NO_RATE = "Cannot use warmup scheduler .* without samples_per_batch and tokens_per_sample.*Clock"
 NO_ROOM = "t_warmup \\({}ba\\) and t_decay \\({}ba\\) take longer than t_max \\({}ba\\)"
 STABLE, POINTS = WarmupStableDecayScheduler("0.5dur", "51ba"), PiecewiseScheduler([["0.5dur", 1.0], ["60ba", 0.5]])
 
@@ -209,7 +209,7 @@ def test_any_state_will_do():
     assert StepScheduler("10ba", 0.5)(state) == 0.25
     with pytest.raises(ValueError, match="length of the run"):
         LinearScheduler()(state)
-    with pytest.raises(TypeError, match="is no run"):
+    with pytest.raises(TypeError, match="'10ba' is not a run"):
         LinearScheduler().at("1ba", "10ba")
 
 
@@ -264,7 +264,7 @@ def test_epochs_and_seconds_may_be_fractional():
     assert LinearScheduler()(state) == 0.75
     assert LinearScheduler(t_max="0.5sec")(state) == 0.5
     stamp.epoch = -0.5
-    with pytest.raises(ValueError, match="-0.5 epochs: a counter is a number, 0 or more"):
+    with pytest.raises(ValueError, match="timestamp.epoch=-0.5: .* negative"):
         LinearScheduler()(state)
 
 

@@ -135,7 +135,9 @@ class Timestamp(Ordered):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "epoch_in_iteration":
-            raise AttributeError(f"a Timestamp is not updated in place: use .copy({name}=...).")
+            raise AttributeError(
+                f"Timestamp.{name} cannot be set. Use .copy({name}=...), which returns a new timestamp."
+            )
         _set_numbers(self, self.copy(epoch_in_iteration=value)._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,10 +154,10 @@ class Timestamp(Ordered):
         Raises `KeyError` for a missing counter and `TimeError` for a wrong one. After an error nothing is changed.
         """
         if not isinstance(state, Mapping):
-            raise TimeError(f"{state!r} is not the state of a timestamp or clock: pass what its state_dict() returned.")
+            raise TimeError(f"{state!r} is not the state of a timestamp or clock. Pass the result of state_dict().")
         missing = [name for name in _ALWAYS_SAVED if name not in state]
         if missing:
-            raise KeyError(f"the state of a Timestamp lacks {', '.join(missing)}: is it of another object?")
+            raise KeyError(f"The state of a Timestamp lacks {', '.join(missing)}. Pass the result of its state_dict().")
         loaded = self._replace(**{name: read_field(name, state[name]) for name in FIELDS if name in state})
         _set_numbers(self, loaded._numbers)
 
@@ -169,8 +171,8 @@ class Timestamp(Ordered):
             return Time(self.total_wct // datetime.timedelta(seconds=1), unit)
         if unit is TimeUnit.DURATION:
             raise TimeError(
-                "A timestamp has no counter in 'dur': ask the clock, as in clock.fraction >= 0.6, or, for the "
-                "moment at which it gets there, clock.passed('0.6dur')."
+                "Timestamp.get.unit='dur': a timestamp does not know the length of the run. Use clock.fraction >= 0.6, "
+                "or clock.passed('0.6dur') for the moment itself."
             )
         return Time._make(self._numbers[_TOTALS[unit]], unit)
 
@@ -182,7 +184,7 @@ class Timestamp(Ordered):
         """
         unknown = [name for name in changes if name not in FIELDS]
         if unknown:
-            raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp: use one of {', '.join(FIELDS)}.")
+            raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp. Use one of {', '.join(FIELDS)}.")
         return self._replace(**{name: read_field(name, value) for name, value in changes.items() if value is not None})
 
     def to_next_batch(
@@ -260,7 +262,7 @@ def read_field(name: str, value: Any) -> int:
     unit = _COUNTERS.get(name)
     if unit is None:
         if not isinstance(value, datetime.timedelta) or value < _ZERO:
-            raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
+            raise TimeError(f"{name}={value!r}: it is not a duration. Pass a datetime.timedelta of 0 or more.")
         return value // _MICROSECOND
     if type(value) is int and value >= 0:
         return value
@@ -269,9 +271,9 @@ def read_field(name: str, value: Any) -> int:
     except TimeError as error:
         raise TimeError(f"{name}: {error}") from None
     if time.unit is not unit:
-        raise TimeError(f"{name}={value} counts in {time.unit.value}: give a number or a time in {unit.value}.")
+        raise TimeError(f"{name}={value!r}: it counts in {time.unit.value}. Pass a number or a time in {unit.value}.")
     if type(time.exact) is not int or time.exact < 0:
-        raise TimeError(f"{name}={value} is not a count: a counter is a whole number, 0 or more.")
+        raise TimeError(f"{name}={value!r}: it is not a count. Pass a whole number of 0 or more.")
     return time.exact
 
 
@@ -294,8 +296,10 @@ def _require_count(time: Any, unit: TimeUnit) -> Any:
     count = getattr(time, "value", time)  # some states count in plain numbers
     if (type(count) is int and count >= 0) or isinstance(count, Tensor):
         return count
-    number = exact_number(count, f"a counter of {unit.name.lower()}s")
-    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS):
-        kind = "a number" if unit in FRACTIONAL_UNITS else "a whole number"
-        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {kind}, 0 or more.")
+    name = f"timestamp.{unit.name.lower()}"
+    number = exact_number(count, name)
+    if number < 0:
+        raise TimeError(f"{name}={count!r}: a counter cannot be negative. Pass a state with counters of 0 or more.")
+    if isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS:
+        raise TimeError(f"{name}={count!r}: a counter of {unit.value!r} is whole. Pass a state with whole counters.")
     return number

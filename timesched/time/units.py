@@ -23,7 +23,7 @@ class TimeError(TypeError, ValueError, RuntimeError):
     >>> from timesched import Time
     >>> Time.from_timestring("3")
     Traceback (most recent call last):
-    timesched.time.units.TimeError: '3' has no unit: append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.
+    timesched.time.units.TimeError: '3' has no unit. Append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.
     """
 
 
@@ -62,7 +62,7 @@ class TimeUnit(str, Enum):
             for unit in cls:
                 if text in (unit._value_, unit._name_.lower()):
                     return unit
-        raise TimeError(f"{value!r} is not a time unit: use one of {UNIT_NAMES}.")
+        raise TimeError(f"{value!r} is not a time unit. Use one of {UNIT_NAMES}.")
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -144,7 +144,7 @@ _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART
 _EXPONENTS = range(-330, 309)  # the range of a double: a text of ten characters must not need gigabytes of digits
 
 
-def exact_number(value: Any, name: str = "a time") -> Exact:
+def exact_number(value: Any, name: str = "time") -> Exact:
     """`value` as an exact number: an int if it is whole, otherwise a Fraction.
 
     A float means its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not a real
@@ -156,13 +156,13 @@ def exact_number(value: Any, name: str = "a time") -> Exact:
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, (numbers.Real, Decimal)):
-        raise TimeError(f"{value!r} is a {type(value).__name__}, and {name} is a number: pass an int or a float.")
+        raise TimeError(f"{name}={value!r}: a {type(value).__name__} is not a number. Pass an int or a float.")
     if isinstance(value, numbers.Rational):
         return _int_if_whole(Fraction(int(value.numerator), int(value.denominator)))
     if isinstance(value, Decimal):
         return _int_if_whole(_read_decimal(value, str(value)))
     if not math.isfinite(value):
-        raise TimeError(f"{value!r} is not a finite number, as {name} has to be.")
+        raise TimeError(f"{name}={value!r}: it is not finite. Pass a finite number.")
     return _int_if_whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
 
 
@@ -176,9 +176,9 @@ def parse_time(text: str) -> tuple[Exact, TimeUnit]:
     ((1000, <TimeUnit.BATCH: 'ba'>), (4840, <TimeUnit.SECOND: 'sec'>))
     """
     if not isinstance(text, str):
-        raise TimeError(f"{text!r} is a {type(text).__name__}, not a time text such as '10ba' or '0.3dur'.")
+        raise TimeError(f"{text!r} is not a string. Pass a time text such as '10ba' or '0.3dur'.")
     if re.fullmatch(f"{_NUMBER}M", text):
-        raise TimeError(f"{text!r} may be minutes or millions: write '{text[:-1]}m', or a unit, as in '{text}tok'.")
+        raise TimeError(f"{text!r} may mean minutes or millions. Write '{text[:-1]}m', or a unit, as in '{text}tok'.")
     clock = _WALL_CLOCK.fullmatch(text)
     if clock is not None and any(clock.groups()[1:]):
         hours, minutes, seconds = (_read_decimal(part or "0", text) for part in clock.groups()[1:])
@@ -191,7 +191,7 @@ def parse_time(text: str) -> tuple[Exact, TimeUnit]:
     if match[2] is not None:
         denominator = int(match[2])
         if denominator == 0:
-            raise TimeError(f"{text!r} divides by zero.")
+            raise TimeError(f"{text!r} divides by zero. Write a denominator above 0.")
         number /= denominator
     return _int_if_whole(number * 10 ** _POWERS[match[3]]), TimeUnit(match[4])
 
@@ -223,7 +223,7 @@ def _read_decimal(digits: str | Decimal, text: str) -> Fraction:
             return Fraction(number)
     except InvalidOperation:  # an exponent that no Decimal can hold
         pass
-    raise TimeError(f"{text[:40]!r} is out of range: a number with an exponent lies between 1e-330 and 1e308.")
+    raise TimeError(f"{text[:40]!r} is out of range. Write a number between 1e-330 and 1e308.")
 
 
 def _describe_unreadable(text: str) -> str:
@@ -237,7 +237,7 @@ def _describe_unreadable(text: str) -> str:
         number = number_text(_int_if_whole(_read_decimal(thousands[1], text) * 1000))
         return f"{text!r} is not a time: did you mean '{number}{thousands[2]}'?"
     if text != "".join(text.split()):
-        return f"{text!r} contains spaces: write the number and the unit together, as in '10ba'."
+        return f"{text!r} contains spaces. Write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):
-        return f"{text!r} has no unit: append one of {UNIT_NAMES}, as in '{text}ba'."
-    return f"{text!r} is not a time: write a number and one of {UNIT_NAMES}, as in '10ba', or '1h20m40s'."
+        return f"{text!r} has no unit. Append one of {UNIT_NAMES}, as in '{text}ba'."
+    return f"{text!r} is not a time. Write a number and one of {UNIT_NAMES}, as in '10ba', or '1h20m40s'."

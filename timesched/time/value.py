@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, Union, cast
 
 from timesched.time.units import (
     FRACTIONAL_UNITS,
+    UNIT_NAMES,
     Exact,
     Ordered,
     TimeError,
@@ -55,7 +56,7 @@ class Time(Ordered, Generic[TValue]):
         number = value if type(value) is int else exact_number(value)
         if isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS:
             text = number_text(number)
-            raise TimeError(f"{text}{unit.value} is not a whole count: only 'ep', 'dur' and 'sec' can be fractional.")
+            raise TimeError(f"{text}{unit.value} is not a whole count. Only 'ep', 'dur' and 'sec' can be fractional.")
         self._fill(number, unit)
 
     def _fill(self, number: Exact, unit: TimeUnit) -> None:
@@ -64,7 +65,7 @@ class Time(Ordered, Generic[TValue]):
             try:
                 value = float(number)  # type: ignore[assignment]
             except OverflowError:
-                raise TimeError(f"{str(number)[:40]}dur is out of range: a time lies below 1e308.") from None
+                raise TimeError(f"{str(number)[:40]}dur is out of range. Pass a time below 1e308.") from None
         put = object.__setattr__
         put(self, "_exact", number)
         put(self, "_unit", unit)
@@ -122,7 +123,9 @@ class Time(Ordered, Generic[TValue]):
             return Time(Fraction(timestring // datetime.timedelta(microseconds=1), 10**6), TimeUnit.SECOND)
         number, unit = parse_time(timestring)
         if unit is not TimeUnit.SECOND or timestring[-1:] not in "hmsHMS":
-            raise TimeError(f"{timestring!r} is not a wall-clock time: write hours, minutes, seconds as in '1h20m40s'.")
+            raise TimeError(
+                f"{timestring!r} is not a wall-clock time. Write hours, minutes, seconds, as in '1h20m40s'."
+            )
         return Time(cast(Any, number), unit)
 
     @classmethod
@@ -154,8 +157,7 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact_number(i)
         if default_int_unit is None:
-            examples = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
-            raise TimeError(f"{i!r} has no unit: pass a string such as {examples}.")
+            raise TimeError(f"{i!r} has no unit. Pass a string with one of {UNIT_NAMES}, such as '{i}ep'.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property
@@ -195,10 +197,10 @@ class Time(Ordered, Generic[TValue]):
         return Time._make, (self._exact, self._unit)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Time never changes: make a new one instead of setting {name!r}.")
+        raise AttributeError(f"Time.{name} cannot be set, since a Time never changes. Create a new one.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Time never changes: {name!r} stays.")
+        raise AttributeError(f"Time.{name} cannot be deleted, since a Time never changes. Create a new one.")
 
     def __hash__(self) -> int:
         return hash((self._value, self._unit))
@@ -220,7 +222,7 @@ class Time(Ordered, Generic[TValue]):
 
     def _check_unit(self, other: Time[Any], verb: str) -> None:
         if other._unit is not self._unit:
-            raise TimeError(f"Cannot {verb} {self} and {other}: their units differ, and only a horizon converts.")
+            raise TimeError(f"Cannot {verb} {self} and {other}: their units differ. Convert one with Horizon.convert.")
 
     def _combine(self, other: object, verb: str, operation: Callable[[Exact, Exact], Exact]) -> Time[TValue]:
         """The sum, difference or remainder of two times. A number counts in the unit of this time."""
@@ -246,7 +248,7 @@ class Time(Ordered, Generic[TValue]):
             return self._combine(other, "take the remainder of", operator.mod)
         except ZeroDivisionError:
             raise ZeroDivisionError(
-                f"{self} % {other}: a zero time leaves no remainder; divide by a longer one."
+                f"{self} % {other}: there is no remainder of zero. Divide by a time that is not 0."
             ) from None
 
     def __neg__(self) -> Time[TValue]:
@@ -262,7 +264,9 @@ class Time(Ordered, Generic[TValue]):
             return NotImplemented
         time = Time.from_input(other)
         if TimeUnit.DURATION not in (self._unit, time._unit):
-            raise TimeError(f"Cannot multiply {self} by {time}: one factor must be a number or a 'dur'.")
+            raise TimeError(
+                f"Cannot multiply {self} by {time}: both are times. Pass a number or a 'dur' as one factor."
+            )
         unit = self._unit if time._unit is TimeUnit.DURATION else time._unit
         return Time(cast(Any, self._exact * time._exact), unit)
 
@@ -273,7 +277,9 @@ class Time(Ordered, Generic[TValue]):
             return NotImplemented
         divisor = exact_number(other) if _is_number(other) else Time.from_input(other)
         if divisor == 0:
-            raise ZeroDivisionError(f"{self} / {other}: a time cannot be divided by zero.")
+            raise ZeroDivisionError(
+                f"{self} / {other}: it divides by zero. Divide by a number or a time that is not 0."
+            )
         if isinstance(divisor, Time):
             self._check_unit(divisor, "divide")
             return Time._make(Fraction(self._exact) / divisor._exact, TimeUnit.DURATION)
