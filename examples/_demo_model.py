@@ -1,4 +1,4 @@
-"""What composer_run.py and muon_run.py train: a byte-level language model on the manual that ships with Python."""
+"""The model of composer_run.py and muon_run.py: a byte-level language model, trained on the manual of Python."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def byte_frequencies(train: Tensor, test: Tensor) -> float:
 class ByteModel(ComposerModel):
     """A small transformer that also sees the last bytes directly.
 
-    A table for each of the last eight positions stands in for the attention heads that would otherwise spend most
-    of a short run learning to look at their neighbours; it also makes a position embedding unnecessary.
+    A table for each of the last eight positions replaces the attention heads that would otherwise spend most of a
+    short run learning to look at their neighbours. It also makes a position embedding unnecessary.
     """
 
     def __init__(self, width: int = 96, layers: int = 2, heads: int = 3, last: int = 8) -> None:
@@ -114,8 +114,8 @@ class Record:
             raise AssertionError(f"{self.batches} batches were trained, and {len(self.lrs)} recorded")
         for k, used in enumerate(self.lrs):
             # The Trainer steps the scheduler after a batch but before it counts that batch, so the scheduler still
-            # sees the time at which the batch began: batch k runs on the value at the start of batch k - 1, and the
-            # first two batches both run on the value at 0.
+            # sees the time at which the batch began. Batch k uses the value at the start of batch k - 1, and the
+            # first two batches both use the value at 0.
             multiplier = schedule.at(self.timestamps[max(k - 1, 0)], self.horizon)
             expected = [lr * multiplier for lr in self.initial]
             if used != expected:

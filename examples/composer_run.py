@@ -33,7 +33,7 @@ from timesched import Horizon, ProductScheduler, Schedule, Time, TimeError, Time
 if TYPE_CHECKING:
     from examples._demo_model import Record
 
-# What --help says after the options, and before the names of the schedules.
+# The text of --help after the options, and before the names of the schedules.
 EPILOG = """\
 A schedule is a name, and settings that are the arguments of the class, as in
 multi-step,milestones=0.5dur:0.75dur,gamma=0.3. Several multiply, with * between.
@@ -151,12 +151,12 @@ def read_options() -> tuple[argparse.Namespace, Schedule, Parser]:
         ("--out", args.out, args.out.absolute().parent.is_dir(), "in a directory that exists"),
     ):
         if not good:
-            parser.error(f"{option} {value}: it has to be {rule}")
+            parser.error(f"{option} {value}: it must be {rule}")
     return args, schedule, parser
 
 
 def plan(duration: Time[Any], ratio: float, batches_per_epoch: int, schedule: Schedule) -> Horizon:
-    """What is known of a run before it begins. Raises ValueError where Composer or the schedule would not run so."""
+    """The horizon of a run before it begins. Raises ValueError if Composer or the schedule cannot run with it."""
     horizon = Horizon(duration, batches_per_epoch=batches_per_epoch, ssr=ratio)
     schedule.at(Timestamp(), horizon)  # raises where times do not convert, or the schedule ends before the run
     assert horizon.max_duration is not None
@@ -247,7 +247,7 @@ def main() -> None:
     start = time.monotonic()
     args, schedule, parser = read_options()
     if importlib.util.find_spec("composer") is None:
-        raise SystemExit("This example trains with Composer: pip install '.[composer]' in the checkout")
+        raise SystemExit("This example trains with Composer. Run pip install '.[composer]' in the checkout.")
     say("Loading Composer ...")
     demo = importlib.import_module("_demo_model")  # only now, so that --help and mistakes need not wait for it
 
@@ -273,8 +273,8 @@ def main() -> None:
         say(f"Checked: the LR of {record.check(schedule)} of {record.batches} batches is the schedule's")
         records.append(record)
     say(
-        "\nA batch runs on the schedule's value at the start of the batch before it, since Composer's Trainer steps\n"
-        "the scheduler before it counts the batch; the first two both run on the value at 0."
+        "\nA batch uses the schedule's value at the start of the previous batch, because Composer's Trainer steps\n"
+        "the scheduler before it counts the batch. The first two batches both use the value at 0."
     )
     print_table(records)
     if importlib.util.find_spec("matplotlib") is None:

@@ -1,12 +1,12 @@
-"""Train a small language model with MosaicML Composer and Muon, and beside it
-with AdamW, both on one warmup-stable-decay schedule of timesched.
+"""Train a small language model with MosaicML Composer: with Muon and with AdamW,
+both on one warmup-stable-decay schedule of timesched.
 
-The model is that of composer_run.py: it reads bytes of the Python manual. Muon
-steps its hidden matrices, and AdamW, in the same optimizer, all other parameters,
-with a learning rate (LR) of its own; the schedule multiplies both. Each LR of
---lrs is tried for Muon's matrices, and then for AdamW alone. The LR with
-the least loss in validation, on text that is kept out of the training, is
-picked, and the model that it gave is tested on the last tenth of the manual.
+The script uses the model of composer_run.py, which reads bytes of the Python
+manual. Muon steps its hidden matrices. AdamW, in the same optimizer, steps all
+other parameters, with its own learning rate (LR). The schedule multiplies both.
+Each LR of --lrs is tried for Muon's matrices, and then for AdamW alone. The LR
+with the lowest validation loss is picked; this text is not trained on. The model
+of this LR is tested on the last tenth of the manual.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from examples._demo_model import ByteModel, Record
 
 BATCH_SIZE = 8  # samples of 128 bytes
-BETAS = (0.9, 0.95)  # of AdamW, alone and beside Muon
+BETAS = (0.9, 0.95)  # of AdamW, alone and together with Muon
 SCHEDULE = WarmupStableDecayScheduler("0.1dur", t_decay="0.2dur")
 
 
@@ -39,8 +39,8 @@ def muon_groups(model: ByteModel) -> list[dict[str, Any]]:
 
 def optimizer(name: str, lr: float, adamw_lr: float, model: ByteModel) -> torch.optim.Optimizer:
     if name == "Muon":
-        beside = {"lr": adamw_lr, "betas": BETAS}
-        return optim.Muon(muon_groups(model), lr, adjust_lr_fn="match_rms_adamw", adamw=beside)
+        adamw = {"lr": adamw_lr, "betas": BETAS}
+        return optim.Muon(muon_groups(model), lr, adjust_lr_fn="match_rms_adamw", adamw=adamw)
     return optim.AdamW(optim.configure_param_groups(model, weight_decay=0.1), lr, betas=BETAS)
 
 
@@ -52,20 +52,20 @@ def read_options() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     add("--duration", default="300000tok", metavar="TIME", help=text)
     text = "LRs to try, for Muon's matrices and for AdamW alone (default: 0.002 0.004 0.008 0.016)"
     add("--lrs", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3, 1.6e-2], metavar="LR", help=text)
-    text = "LR of AdamW beside Muon, the same in all runs (default: %(default)s)"
+    text = "LR of AdamW together with Muon, the same in all runs (default: %(default)s)"
     add("--adamw-lr", type=float, default=4e-3, metavar="LR", help=text)
     add("--seed", type=int, default=17, help="of the model and the order of samples (default: %(default)s)")
     args = parser.parse_args()
     for option, lr in (*(("--lrs", lr) for lr in args.lrs), ("--adamw-lr", args.adamw_lr)):
         if not (lr > 0 and math.isfinite(lr)):
-            parser.error(f"{option} {lr}: it has to be more than 0")
+            parser.error(f"{option} {lr}: it must be more than 0")
     try:
         Horizon(args.duration)
         args.duration = Time.from_timestring(args.duration)
     except ValueError as error:
         parser.error(f"--duration {args.duration}: {error}")
     if args.duration.unit.value not in ("ep", "ba", "sp", "tok") or args.duration.value != int(args.duration.value):
-        parser.error(f"--duration {args.duration}: it has to be a whole number of ep, ba, sp or tok")
+        parser.error(f"--duration {args.duration}: it must be a whole number of ep, ba, sp or tok")
     return args, parser
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     say(f"Schedule: {SCHEDULE!r}, over {args.duration}\n")
     say(f"Groups of Muon:\n{optim.param_group_table(muon_groups(demo.ByteModel()), names=1)}")
     checked, results = 0, []
-    for name, companion in (("Muon", f", beside AdamW with {args.adamw_lr:g}"), ("AdamW", "")):
+    for name, companion in (("Muon", f", and AdamW at {args.adamw_lr:g}"), ("AdamW", "")):
         say(f"\n{name:5} {'LR':>8}   bits/byte in validation   seconds")
         records: dict[float, Record] = {}
         for lr in args.lrs:

@@ -63,7 +63,7 @@ def test_muon_and_adamw(tmp_path: Path) -> None:
     # Bytes are 8 bits before anything is learned. Where Muon's LR is that small, AdamW still trains the rest.
     assert muon < muon_without < 6 and adamw < 6 and without > 7.5
     results = re.findall(r"^(\w+): (\S+) bits/byte on the test text, with LR (.*)$", done.stdout, re.MULTILINE)
-    assert [(name, lr) for name, _, lr in results] == [("Muon", "0.004, beside AdamW with 0.004"), ("AdamW", "0.004")]
+    assert [(name, lr) for name, _, lr in results] == [("Muon", "0.004, and AdamW at 0.004"), ("AdamW", "0.004")]
     assert all(float(tested) < 6 for _, tested, _ in results)
     assert "in all 60 batches" in done.stdout
 
@@ -72,8 +72,8 @@ def test_muon_and_adamw(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("--duration 5000", "argument --duration: '5000' has no unit"),
-        ("--duration 0.5dur", "--duration 0.5dur: it has to be in ep, ba, sp or tok"),
-        ("--ratio 1 nan", "--ratio nan: it has to be more than 0"),
+        ("--duration 0.5dur", "--duration 0.5dur: it must be in ep, ba, sp or tok"),
+        ("--ratio 1 nan", "--ratio nan: it must be more than 0"),
         ("--schedule cosin", "there is no schedule 'cosin'"),
         ("--schedule linear,alpha=1", "linear has no 'alpha'"),
         ("--schedule linear --scale-warmup", "--scale-warmup has no effect"),
