@@ -118,18 +118,16 @@ class Adafactor(RuleOptimizer):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         if group["warmup_init"] and not group["relative_step"]:
-            raise ValueError(f"{where}warmup_init=True needs relative_step=True; pass both, with lr=None.")
+            raise ValueError(f"{where}warmup_init=True: it needs relative_step=True. Pass both, with lr=None.")
         if group["relative_step"] and group["lr"] is not None:
-            raise ValueError(
-                f"{where}lr={group['lr']!r} with relative_step=True, which makes the rate itself; pass lr=None."
-            )
+            raise ValueError(f"{where}lr={group['lr']!r}: relative_step=True computes the learning rate. Pass lr=None.")
         if not group["relative_step"] and group["lr"] is None:
-            raise ValueError(f"{where}lr=None needs relative_step=True; pass a number such as lr=0.001.")
+            raise ValueError(f"{where}lr=None: it needs relative_step=True. Pass a number such as lr=0.001.")
 
     def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
         super().check_parameter(p, group, where)
         if p.is_complex():
-            raise ValueError(f"{where}a parameter has dtype {p.dtype}: Adafactor is for real parameters; use Adam.")
+            raise ValueError(f"{where}a parameter has dtype {p.dtype}, but Adafactor needs real parameters. Use Adam.")
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         first = "exp_avg" if group["beta1"] is not None else None

@@ -90,8 +90,8 @@ class SGD(RuleOptimizer):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         if group["nesterov"] and (is_switched_off(group["momentum"]) or not is_switched_off(group["dampening"])):
             raise ValueError(
-                f"{where}nesterov=True with momentum={group['momentum']!r} and dampening={group['dampening']!r}: it "
-                "needs momentum above 0 and dampening=0."
+                f"{where}nesterov=True: momentum={group['momentum']!r} must be above 0, and "
+                f"dampening={group['dampening']!r} must be 0. Pass momentum=0.9 and dampening=0, for example."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:

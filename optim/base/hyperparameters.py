@@ -35,7 +35,7 @@ class Number:
         if self.high < math.inf:
             bounds.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
         kind = " ".join([kind, " and ".join(bounds)]).strip() + (", or None" if self.optional else "")
-        return f"it must be {kind}; pass {self.example!r}, say."
+        return f"it must be {kind}. Pass {self.example!r}, for example."
 
     def check(self, name: str, value: Any) -> None:
         """Raise `ValueError` if the value breaks the rule, or `TypeError` if it is not a number."""
@@ -45,14 +45,14 @@ class Number:
         if isinstance(value, Tensor) and not self.integer:
             if value.numel() != 1 or value.dim() > 1 or not value.is_floating_point():
                 raise ValueError(
-                    f"{name}={value!r}: a tensor must hold a single floating-point number; pass "
+                    f"{name}={value!r}: a tensor must hold a single floating-point number. Pass "
                     f"torch.tensor({self.example!r}, dtype=torch.float64)."
                 )
             if value.is_meta:
                 return
             number = value.item()
         if isinstance(number, bool) or not isinstance(number, (Integral if self.integer else Real)):
-            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: {self.requirement}")
+            raise TypeError(f"{name}={value!r}: {self.requirement}")
         as_float = float(number)
         too_low = as_float < self.low or (self.open_low and as_float == self.low)
         too_high = as_float > self.high or (self.open_high and as_float == self.high)
@@ -82,18 +82,18 @@ class NumberTuple:
     ordered: bool = False  # no number is below the previous one
 
     def check(self, name: str, value: Any) -> None:
-        fix = f"pass a tuple of {len(self.rules)} numbers."
+        count = len(self.rules)
         if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
-            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: {fix}")
-        if len(value) != len(self.rules):
-            raise ValueError(f"{name}={value!r} has {len(value)} elements: {fix}")
+            raise TypeError(f"{name}={value!r}: it must be a tuple or list. Pass a tuple of {count} numbers.")
+        if len(value) != count:
+            raise ValueError(f"{name}={value!r}: it has {len(value)} elements. Pass a tuple of {count} numbers.")
         for i, (rule, element) in enumerate(zip(self.rules, value)):
             try:
                 rule.check(f"{name}[{i}]", element)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}={value!r}: {error}") from None
         if self.ordered and list(map(float, value)) != sorted(map(float, value)):
-            raise ValueError(f"{name}={value!r}: the first must not be above the second; swap them.")
+            raise ValueError(f"{name}={value!r}: the first number must not be above the second. Swap them.")
 
     def held_value(self, value: Any, device: torch.device) -> Any:
         return tuple(rule.held_value(element, device) for rule, element in zip(self.rules, value))
@@ -175,10 +175,10 @@ def read_tags(tags: Any, where: str) -> set[Any]:
     if isinstance(tags, str):
         return {tags}
     if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
-        raise TypeError(f"{where}tags={tags!r}: pass a name, or a list or set of names.")
+        raise TypeError(f"{where}tags={tags!r}: it must be a name, or a list or set of names. Pass tags=['a name'].")
     tags = list(tags)
     if not all(isinstance(tag, str) for tag in tags):
-        raise TypeError(f"{where}tags={tags!r}: every tag is a string.")
+        raise TypeError(f"{where}tags={tags!r}: every tag must be a string. Pass tags=['a name'].")
     return set(tags)
 
 

@@ -19,7 +19,7 @@ SLOW_STATES = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
-_warned_groups: list[str] = []  # the groups for which this process has warned that bfloat16 parameters lose updates
+_warned_classes: list[str] = []  # the class for which this process has warned that bfloat16 parameters lose updates
 
 
 class Precision(TypedDict, total=False):
@@ -64,8 +64,8 @@ class StateDtype:
         for dtype in value.values() if isinstance(value, Mapping) else [value]:
             if dtype is not None and resolve_dtype(dtype) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
-                    f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
-                    "names of states to them, or None."
+                    f"{name}={value!r}: a state must be torch.float32 or torch.bfloat16. Pass one of these, a dict "
+                    "from names of states to them, or None."
                 )
 
 
@@ -101,7 +101,7 @@ def has_precision_option(group: Mapping[str, Any]) -> bool:
 
 
 def check_precision(
-    group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], where: str
+    group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], class_name: str
 ) -> None:
     """Raise `ValueError` if a parameter with states of these names cannot be stepped by its group's options.
 
@@ -110,31 +110,35 @@ def check_precision(
     Warns once in a process of bfloat16 parameters that lose updates.
     """
     state_dtype = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_groups and not p.is_meta:
-        _warned_groups.append(where)
+    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_classes and not p.is_meta:
+        _warned_classes.append(class_name)
         warnings.warn(
-            f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
-            "bfloat16, 1/512 to 1/256 of the value: pass master_weights=True (2 bytes more for each), or "
+            f"{class_name}: parameters in bfloat16 lose every update below half the distance to the next bfloat16, "
+            "which is 1/512 to 1/256 of the value. Pass master_weights=True (2 more bytes for each) or "
             "stochastic_rounding=True.",
             stacklevel=2,
         )
     same_exponents = p.dtype in (torch.float32, torch.bfloat16)
     if (state_dtype and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(
-            f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
-            "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
+            f"{class_name}: a parameter has dtype {p.dtype}, but master_weights, stochastic_rounding and state_dtype "
+            "are for bfloat16 and float32. Convert the model, or leave these options out for its group."
         )
     known = {*states, *other_states}
     unknown = [name for name in state_dtype if name not in known] if isinstance(state_dtype, Mapping) else []
     if unknown:
         raise ValueError(
-            f"{where}state_dtype={state_dtype!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
-            f"{', '.join(states) or 'none'}."
+            f"{class_name}.state_dtype={state_dtype!r}: {unknown[0]!r} is not a state with the shape of its parameter. "
+            f"Use the names {', '.join(states) or 'of no state'}."
         )
     slow = [name for name in states if name in SLOW_STATES and requested_dtype(group, name) is torch.bfloat16]
-    if slow and (not group.get("stochastic_rounding") or "grad_avg" in states):
+    if slow and "grad_avg" in states:
         raise ValueError(
-            f"{where}state_dtype={state_dtype!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, "
-            "as what a step adds is too small for it: leave it in float32, or pass stochastic_rounding=True (but not "
-            "with centered=True, where it would make the root that of a negative number)."
+            f"{class_name}.state_dtype={state_dtype!r}: with centered=True, {slow[0]!r} in bfloat16 could make the "
+            "number under a root negative. Leave it in float32."
+        )
+    if slow and not group.get("stochastic_rounding"):
+        raise ValueError(
+            f"{class_name}.state_dtype={state_dtype!r}: in bfloat16, {slow[0]!r} would stop changing, since a step "
+            "adds too little to it. Leave it in float32, or pass stochastic_rounding=True."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -27,7 +27,7 @@ def load(optimizer: StatefulOptimizer, saved: Mapping[str, Any]) -> None:
     name = type(optimizer).__name__
     for key in ("state", "param_groups"):
         if key not in saved:
-            raise ValueError(f"{name}: the state dict has no {key!r}; pass what an optimizer's state_dict() returned.")
+            raise ValueError(f"{name}: the state dict has no {key!r}. Pass the result of an optimizer's state_dict().")
     loaded = _read_groups(optimizer, saved["param_groups"], name)
     states = _read_states(optimizer, saved, loaded, name)
 
@@ -45,15 +45,15 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[di
     groups = optimizer.param_groups
     if len(saved) != len(groups):
         raise ValueError(
-            f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
-            "the optimizer with the groups that were saved."
+            f"{name}: the state dict has {len(saved)} parameter groups, but this optimizer has {len(groups)}. Build "
+            "the optimizer with the saved groups."
         )
     names = _parameter_names(groups)
     for i, (name_here, saved_name) in enumerate(zip(names, _parameter_names(saved))):
         if name_here != saved_name and saved_name in names:
             raise ValueError(
-                f"{name}: parameter {i} is {name_here!r} here and {saved_name!r} in the state dict; build the "
-                "optimizer with the parameters that were saved, in their order."
+                f"{name}: parameter {i} is {name_here!r} here, but {saved_name!r} in the state dict. Build the "
+                "optimizer with the saved parameters in their order."
             )
     return [
         _read_group(optimizer, group, saved_group, f"{name}, group {i} of the state dict: ")
@@ -75,18 +75,16 @@ def _read_group(
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
     if len(saved_group.get("params", ())) != len(group["params"]):
         raise ValueError(
-            f"{where}it has {len(saved_group.get('params', ()))} parameters in 'params', this optimizer's group "
-            f"{len(group['params'])}; build the optimizer with the parameters that were saved, in their order."
+            f"{where}it has {len(saved_group.get('params', ()))} parameters in 'params', but this optimizer's group "
+            f"has {len(group['params'])}. Build the optimizer with the saved parameters in their order."
         )
     rule = optimizer.algorithm_of(group)
     lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
-    for verb, keys in (("lacks", lacking), ("has", unexpected)):
-        if keys and rule.hyper:
-            raise ValueError(
-                f"{where}it {verb} {', '.join(map(repr, sorted(keys)))}, so it is no state dict of {name}; load it "
-                "into the class it is of."
-            )
+    if lacking and rule.hyper:
+        raise ValueError(f"{where}it lacks {_join_names(lacking)}. Load it into the class that saved it, not {name}.")
+    if unexpected and rule.hyper:
+        raise ValueError(f"{where}it has {_join_names(unexpected)}. Load it into the class that saved it, not {name}.")
     check_group(rule.hyper, values, where)
     rule.check_combination({**group, **values}, where)
     for p in group["params"]:
@@ -94,8 +92,8 @@ def _read_group(
     for key in rule.structural:
         if key in values and bool(values[key]) != bool(group[key]):
             raise ValueError(
-                f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
-                f"about its state or formula; build it with {key}={values[key]!r}."
+                f"{where}{key}={values[key]!r}: this {name} was built with {key}={group[key]!r}, which decides about "
+                f"its state or formula. Build it with {key}={values[key]!r}."
             )
     if "param_names" in group:  # torch.distributed.checkpoint returns saved names with parameters in our order
         values.pop("param_names", None)
@@ -112,7 +110,9 @@ def _read_states(
     known = set(numbers)
     for number in saved["state"]:
         if number not in known:
-            raise ValueError(f"{name}: the state dict has state for {number!r}, which none of its groups contains.")
+            raise ValueError(
+                f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
+            )
 
     @functools.cache
     def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
@@ -136,7 +136,7 @@ def _read_states(
                 entry: _require_fit(value, state[entry], f"{where}{entry}: ") for entry, value in saved_state.items()
             }
             if not 0 <= float(values.get(STEP, 0)) < math.inf:
-                raise ValueError(f"{where}step: {values[STEP]} is no count of steps: it is to be 0 or more.")
+                raise ValueError(f"{where}step={values[STEP]!r}: it must be a finite number at least 0. Correct it.")
             states.append((state, values))
     return states
 
@@ -151,8 +151,8 @@ def _adapt_state(
         remainder = remainder if isinstance(remainder, Tensor) else torch.zeros_like(p)
         if remainder.dtype != p.dtype:
             raise ValueError(
-                f"{where}remainder is {remainder.dtype}, where its bits, which are no numbers, are lost: load it as "
-                f"it was saved, in {p.dtype}."
+                f"{where}remainder has dtype {remainder.dtype}, in which its bits are lost. Load it as it was saved, "
+                f"in {p.dtype}."
             )
         saved_state[REMAINDER] = remainder
     to_nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
@@ -175,13 +175,18 @@ def _check_state_names(
     lacking = state.keys() - saved_state.keys()
     extra = (saved_state.keys() | (needed or set())) - state.keys()
     if lacking or extra:
-        parts = [("it lacks", lacking), ("this optimizer keeps no", extra)]
-        differences = " and ".join(f"{words} {', '.join(map(repr, sorted(keys)))}" for words, keys in parts if keys)
+        parts = [("it lacks", lacking), ("this optimizer does not have", extra)]
+        differences = " and ".join(f"{words} {_join_names(names)}" for words, names in parts if names)
         # a hyperparameter that is off on one side only, such as a momentum of 0
         for key in new_values:
             if key in group and key != "lr" and (group[key] in (None, 0)) != (new_values[key] in (None, 0)):
                 differences += f" ({key}={new_values[key]!r} in the dict, {key}={group[key]!r} here)"
-        raise ValueError(f"{where}{differences}; load it into an optimizer built as the saved one was.")
+        raise ValueError(f"{where}{differences}. Load it into an optimizer that is built like the saved one.")
+
+
+def _join_names(names: Iterable[str]) -> str:
+    """The names in quotes, sorted, for a message."""
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _require_fit(value: Any, current: Any, where: str) -> Any:
@@ -198,9 +203,9 @@ def _require_fit(value: Any, current: Any, where: str) -> Any:
         or (value.is_meta and not current.is_meta)
     ):
         raise ValueError(
-            f"{where}it is {describe_tensor(value)}, this optimizer's {describe_tensor(current)}. (What is "
-            "distributed otherwise is loaded with "
-            "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict.)"
+            f"{where}it is {describe_tensor(value)}, but this optimizer has {describe_tensor(current)}. Build the "
+            "optimizer like the saved one. To load state that is distributed differently, use "
+            "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict."
         )
     return value
 

@@ -92,8 +92,8 @@ class StateKeeper:
         for key in optimizer.state:
             if not isinstance(key, Tensor):
                 raise ValueError(
-                    f"{class_name}: optimizer.state has the key {key!r}, and its keys are parameters: "
-                    f"delete optimizer.state[{key!r}], and keep such a value in param_groups."
+                    f"{class_name}: optimizer.state has the key {key!r}, which is not a parameter. Delete "
+                    f"optimizer.state[{key!r}], and keep such a value in param_groups."
                 )
         names: dict[Tensor, str] = {}  # the parameters that changed, with names for messages
         for i, group in enumerate(optimizer.param_groups):
@@ -118,8 +118,8 @@ class StateKeeper:
         chosen = {params} if isinstance(params, Tensor) else set(params)
         for unknown in chosen.difference(_all_parameters(optimizer)):
             raise ValueError(
-                f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups; pass "
-                f"parameters that are, or add it with add_param_group()."
+                f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups. Pass "
+                "parameters of the groups, or add it with add_param_group()."
             )
         states = optimizer.fresh_state(_select_groups(optimizer, chosen))
         for p, fresh in states.items():
@@ -137,8 +137,8 @@ class StateKeeper:
             if new_names:
                 names = ", ".join(sorted(map(repr, new_names)))
                 raise RuntimeError(
-                    f"{type(optimizer).__name__} made the state {names}, for a parameter of shape "
-                    f"{tuple(getattr(p, 'shape', ()))}, outside preinitialize(): fill in {names} there."
+                    f"{type(optimizer).__name__}: the state {names} of a parameter of shape "
+                    f"{tuple(getattr(p, 'shape', ()))} was not created in preinitialize(). Create {names} there."
                 )
 
 
@@ -180,8 +180,8 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
         return fresh
     if REMAINDER in state and REMAINDER not in fresh:
         warnings.warn(
-            f"{class_name}: {name} is {p.dtype} now, and what its master weights had beyond bfloat16 is "
-            "gone: call optimizer.float32_parameters() before such a cast, and load them after it.",
+            f"{class_name}: {name} is {p.dtype} now, so the low bits of its master weights are lost. Call "
+            "optimizer.float32_parameters() before such a cast, and load its result after the cast.",
             stacklevel=2,
         )
         state = {key: x for key, x in state.items() if key != REMAINDER}
@@ -191,8 +191,8 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
         if key not in state or key not in fresh or cast_invariants(state[key]) != cast_invariants(fresh[key]):
             raise ValueError(
                 f"{class_name}: {name} is {describe_tensor(p)}, and its state {key!r} is "
-                f"{describe_tensor(state.get(key))}, where {describe_tensor(fresh.get(key))} fits. "
-                "To begin anew with this parameter, pass it to optimizer.reset_state([...])."
+                f"{describe_tensor(state.get(key))} instead of {describe_tensor(fresh.get(key))}. To reset the state "
+                "of this parameter, call optimizer.reset_state([parameter])."
             )
     with torch.no_grad():
         return {

@@ -74,15 +74,16 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._keeper = StateKeeper()
         self._is_ready = False  # afterwards, a new group gets its state at once
         self._is_stepping = False  # a step may call the step of its base class
-        SWITCH.check(f"{type(self).__name__}: enable_global_step", enable_global_step)
+        SWITCH.check(f"{type(self).__name__}.enable_global_step", enable_global_step)
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         if not isinstance(params, (Tensor, Iterable)):
             raise TypeError(
-                f"params={params!r}: pass the parameters, or dicts with the key 'params', as a list or iterator."
+                f"{type(self).__name__}.params={params!r}: it must be a list or iterator. Pass the parameters, or "
+                "dicts with the key 'params'."
             )
-        check_group(self.hyper, defaults, f"{type(self).__name__}: ")
+        check_group(self.hyper, defaults, f"{type(self).__name__}.")
         super().__init__(params, defaults)
         self._is_ready = True
         self._keeper.keep(self, self.fresh_state(self.param_groups))
@@ -117,10 +118,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Raise `ValueError` for a parameter that cannot be optimized in a group. Subclasses add checks."""
         if not (p.is_floating_point() or p.is_complex()):
             raise ValueError(
-                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
+                f"{where}a parameter has dtype {p.dtype}. Pass only floating-point and complex parameters."
             )
         if p.layout is not torch.strided:
-            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+            raise ValueError(f"{where}a parameter has the layout {p.layout}. Pass only dense parameters.")
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
         """The names of the states that parameter `p` needs with a group's values; None if a subclass does not say."""
@@ -169,9 +170,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, and create its state at once. An invalid group raises an error, and nothing is added."""
         if not isinstance(param_group, dict):
-            raise TypeError(f"param_group={param_group!r}: pass a dict with the key 'params'.")
+            raise TypeError(f"param_group={param_group!r}: it must be a dict. Pass a dict with the key 'params'.")
         if "params" not in param_group:
-            raise ValueError(f"param_group={param_group!r} has no 'params': put its parameters under that key.")
+            raise ValueError(f"param_group={param_group!r}: it has no 'params'. Put its parameters under this key.")
         group = dict(param_group)
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
@@ -179,8 +180,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         rule = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
-                f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
-                "give such groups to optim.Muon, or make them without `matrices`."
+                f"{where}algorithm={group['algorithm']!r}: {type(self).__name__} has one algorithm for all groups. "
+                "Give such groups to optim.Muon, or make them without `matrices`."
             )
         check_group(rule.hyper, group, where)
         rule.check_combination({**self.defaults, **group}, where)
@@ -190,7 +191,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             group["params"] = params = [params] if isinstance(params, Tensor) else list(params)
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in params]
         if len({id(x) for x in tensors}) < len(tensors):
-            raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
+            raise ValueError(f"{where}params has a parameter twice. Pass each parameter once.")
         try:
             super().add_param_group(group)
             for p in group["params"]:
@@ -296,7 +297,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         count: Tensor | None = self.state[p].get(STEP) if p in self.state else None
         if count is None:
             raise RuntimeError(
-                f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
+                f"{type(self).__name__}: this parameter has no state 'step'. Construct with enable_global_step=True."
             )
         count.view(1).add_(1)  # a graph on the CPU would drop this addition to a 0-dim float64 tensor itself
         return count

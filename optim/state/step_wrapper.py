@@ -71,7 +71,7 @@ def _run_hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
             result = hook(optimizer, (optimizer, *call[0]), call[1])
             if result is not None:
                 if not isinstance(result, tuple) or len(result) != 2:
-                    raise RuntimeError(f"A step pre-hook returned {result!r}: it must return None or (args, kwargs).")
+                    raise RuntimeError(f"A step pre-hook returned {result!r}. Return None or (args, kwargs).")
                 call[:] = [tuple(result[0])[1:], result[1]]
         yield
         optimizer._optimizer_step_code()

@@ -168,13 +168,13 @@ class RuleOptimizer(Optimizer):
 
     def _initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
-        check_group(RULES, group, f"{type(self).__name__}: ")
+        check_group(RULES, group, f"{type(self).__name__}.")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.parameter_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
         # All groups share the same options, which may name states that only other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
-        check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
+        check_precision(group, p, names, set(chain(*others)), type(self).__name__)
         if is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
@@ -290,8 +290,8 @@ class RuleOptimizer(Optimizer):
             f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
         )
         raise ValueError(
-            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
-            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
+            f"{type(self).__name__}: with {values}, a step needs the state {name!r}, which was not created at "
+            "construction. Construct with these values, or with a tensor in place of a 0 that changes later."
         )
 
     def _check_state_fits(self, params: Tensors) -> None:
@@ -299,9 +299,9 @@ class RuleOptimizer(Optimizer):
         for p in params:
             if not self._keeper.has_fitting_state(p, self.state):
                 raise ValueError(
-                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
-                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
-                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
+                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and its "
+                    "state does not fit it. In a graph, state cannot follow: take one step outside the graph, use "
+                    "optimizer.compile(), or call optimizer.reset_state()."
                 )
 
     def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
@@ -315,15 +315,14 @@ class RuleOptimizer(Optimizer):
         for p, g in zip(params, grads):
             if g.layout is not torch.strided:
                 raise RuntimeError(
-                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
-                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
+                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}, but it must be dense. "
+                    "Use sparse=False in the layer, or torch.optim.SparseAdam."
                 )
             wide = g.dtype == torch.float32 and is_widened(group, p)
             if g.shape != p.shape or (g.dtype != p.dtype and not wide):
                 raise RuntimeError(
-                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
-                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
-                    "leave grad_dtype as it is."
+                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)}, but its gradient is {g.dtype} of "
+                    f"shape {tuple(g.shape)}. Call zero_grad() after a cast or a resize, and do not change grad_dtype."
                 )
 
     def _all_parameters(self) -> Iterable[Tensor]:
@@ -361,9 +360,8 @@ class RuleOptimizer(Optimizer):
         if len(self._parameter_sets) > MOST_GRAPHS:
             self._compiled_step = None
             warnings.warn(
-                f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
-                "compiled anew: steps are taken uncompiled from now on. Compile only where the same parameters have "
-                "gradients in every step.",
+                f"{type(self).__name__}: this is the third set of parameters with gradients, so later steps are not "
+                "compiled. Compile only if the same parameters have gradients in every step.",
                 stacklevel=4,
             )
         return self._compiled_step
@@ -406,7 +404,7 @@ class RuleOptimizer(Optimizer):
         """Raise `RuntimeError` for a parameter that holds an average, since its remainder belongs to the weight."""
         if any(p in average.state for average in swapped_averages):
             raise RuntimeError(
-                f"{type(self).__name__}: master weights are neither read nor loaded inside WeightAverage.swapped(), "
+                f"{type(self).__name__}: master weights can neither be read nor loaded inside WeightAverage.swapped(), "
                 "where the parameters hold the average. Leave its `with` block first."
             )
 
@@ -430,8 +428,8 @@ class RuleOptimizer(Optimizer):
             )
             if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
-                    f"{type(self).__name__}: {describe_tensor(value)} is given for {describe_tensor(p)}: pass a dict "
-                    "from parameters to tensors as float32_parameters() returns it."
+                    f"{type(self).__name__}: {describe_tensor(value)} is not a value for {describe_tensor(p)}. Pass a "
+                    "dict from parameters to tensors, as float32_parameters() returns it."
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:

@@ -375,7 +375,7 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
         (JUMP, ["--jump", 100], []),
         (LATE, [], ["the last batch has 0.0005495, and the end value 0"]),
         (LATE, ["--far", 60], []),
-        (f"optimizer: {{AdamW: {{lr: -1}}}}\nschedulers: {ALIAS}", [], ["AdamW: lr=-1"]),
+        (f"optimizer: {{AdamW: {{lr: -1}}}}\nschedulers: {ALIAS}", [], ["AdamW.lr=-1"]),
         # a warmup of one batch, and the end of the run, are no jumps
         ("max_duration: 1ba\noptimizer: {AdamW: {}}\nschedulers: {LinearScheduler: {}}", [], []),
         # steep at the beginning of a long run

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import Parameter
 
 import optim
 from tests.building import sgd
@@ -50,9 +51,226 @@ def step_inside() -> None:
         weights.step()
 
 
-OPTIMIZERS: list[Row] = []
-PRECISION: list[Row] = []
-STATE: list[Row] = []
+def parameter(dtype: torch.dtype = torch.float32) -> Parameter:
+    return Parameter(torch.ones(2, dtype=dtype))
+
+
+def load(optimizer: optim.Optimizer, saved: optim.Optimizer | None = None, **values: object) -> None:
+    """Load a state dict, with these values in its first group."""
+    state = (saved or optimizer).state_dict()
+    state["param_groups"][0] |= values
+    optimizer.load_state_dict(state)
+
+
+def load_groups_alone(optimizer: optim.Optimizer) -> None:
+    optimizer.load_state_dict({"param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def step(optimizer: optim.Optimizer, grad: torch.Tensor, **values: object) -> None:
+    """Take a step with these values in the first group."""
+    optimizer.param_groups[0].update(values)
+    optimizer.param_groups[0]["params"][0].grad = grad
+    optimizer.step()
+
+
+def resize(optimizer: optim.Optimizer) -> None:
+    optimizer.param_groups[0]["params"][0].data = torch.ones(3)
+    optimizer.step()
+
+
+OPTIMIZERS: list[Row] = [
+    (
+        "AdamW.lr=-1: it must be a finite number at least 0. Pass 0.001, for example.",
+        lambda: optim.AdamW([parameter()], lr=-1),
+    ),
+    (
+        "AdamW.lr='1e-3': it must be a finite number at least 0. Pass 0.001, for example.",
+        lambda: optim.AdamW([parameter()], lr="1e-3"),
+    ),
+    (
+        "Adam.lr=tensor([0.1000, 0.2000]): a tensor must hold a single floating-point number. Pass "
+        "torch.tensor(0.001, dtype=torch.float64).",
+        lambda: optim.Adam([parameter()], lr=torch.tensor([0.1, 0.2])),
+    ),
+    (
+        "Adam.betas=0.9: it must be a tuple or list. Pass a tuple of 2 numbers.",
+        lambda: optim.Adam([parameter()], betas=0.9),
+    ),
+    (
+        "Adam.betas=(0.9, 0.95, 0.99): it has 3 elements. Pass a tuple of 2 numbers.",
+        lambda: optim.Adam([parameter()], betas=(0.9, 0.95, 0.99)),
+    ),
+    (
+        "Adam.betas=(0.9, 1.0): betas[1]=1.0: it must be a finite number at least 0 and below 1. Pass 0.001, for "
+        "example.",
+        lambda: optim.Adam([parameter()], betas=(0.9, 1.0)),
+    ),
+    (
+        "Adam.amsgrad='yes': it must be False or True.",
+        lambda: optim.Adam([parameter()], amsgrad="yes"),
+    ),
+    (
+        "Rprop.step_sizes=(1.0, 0.5): the first number must not be above the second. Swap them.",
+        lambda: optim.Rprop([parameter()], step_sizes=(1.0, 0.5)),
+    ),
+    (
+        "SGD, group 0: nesterov=True: momentum=0 must be above 0, and dampening=0 must be 0. Pass momentum=0.9 "
+        "and dampening=0, for example.",
+        lambda: optim.SGD([parameter()], lr=0.1, nesterov=True),
+    ),
+    (
+        "Adafactor, group 0: lr=None: it needs relative_step=True. Pass a number such as lr=0.001.",
+        lambda: optim.Adafactor([parameter()], lr=None),
+    ),
+    (
+        "Adafactor, group 0: lr=0.1: relative_step=True computes the learning rate. Pass lr=None.",
+        lambda: optim.Adafactor([parameter()], lr=0.1, relative_step=True),
+    ),
+    (
+        "Adafactor, group 0: warmup_init=True: it needs relative_step=True. Pass both, with lr=None.",
+        lambda: optim.Adafactor([parameter()], lr=None, warmup_init=True),
+    ),
+    (
+        "Adam.params=3: it must be a list or iterator. Pass the parameters, or dicts with the key 'params'.",
+        lambda: optim.Adam(3),
+    ),
+    (
+        "Adam, group 0: tags=3: it must be a name, or a list or set of names. Pass tags=['a name'].",
+        lambda: optim.Adam([{"params": [parameter()], "tags": 3}]),
+    ),
+    (
+        "Adam, group 0: a parameter has dtype torch.int64. Pass only floating-point and complex parameters.",
+        lambda: optim.Adam([torch.ones(2, dtype=torch.int64)]),
+    ),
+    (
+        "param_group=None: it must be a dict. Pass a dict with the key 'params'.",
+        lambda: optim.Adam([parameter()]).add_param_group(None),
+    ),
+    (
+        "param_group={'lr': 0.1}: it has no 'params'. Put its parameters under this key.",
+        lambda: optim.Adam([parameter()]).add_param_group({"lr": 0.1}),
+    ),
+    (
+        "Adam, group 0: algorithm='muon': Adam has one algorithm for all groups. Give such groups to optim.Muon, "
+        "or make them without `matrices`.",
+        lambda: optim.Adam([{"params": [parameter()], "algorithm": "muon"}]),
+    ),
+    (
+        "Lion: this parameter has no state 'step'. Construct with enable_global_step=True.",
+        lambda: optim.Lion([parameter()]).increment_global_step(parameter()),
+    ),
+    (
+        "SGD: a gradient of shape (2,) has the layout torch.sparse_coo, but it must be dense. Use sparse=False "
+        "in the layer, or torch.optim.SparseAdam.",
+        lambda: step(optim.SGD([parameter()], lr=0.1), torch.ones(2).to_sparse()),
+    ),
+    (
+        "SGD: with maximize=False, momentum=0.9, dampening=0, nesterov=False, a step needs the state "
+        "'momentum_buffer', which was not created at construction. Construct with these values, or with a tensor "
+        "in place of a 0 that changes later.",
+        lambda: step(optim.SGD([parameter()], lr=0.1), torch.ones(2), momentum=0.9),
+    ),
+]
+PRECISION: list[Row] = [
+    (
+        "AdamW.master_weights=1: it must be False or True.",
+        lambda: optim.AdamW([parameter()], master_weights=1),
+    ),
+    (
+        "AdamW.stochastic_rounding='no': it must be False or True.",
+        lambda: optim.AdamW([parameter()], stochastic_rounding="no"),
+    ),
+    (
+        "AdamW.rounding_seed=2147483648: it must be a whole number at least -2.14748e+09 and at most "
+        "2.14748e+09. Pass 5, for example.",
+        lambda: optim.AdamW([parameter()], rounding_seed=2**31),
+    ),
+    (
+        "AdamW.state_dtype='float16': a state must be torch.float32 or torch.bfloat16. Pass one of these, a dict "
+        "from names of states to them, or None.",
+        lambda: optim.AdamW([parameter()], state_dtype="float16"),
+    ),
+    (
+        "AdamW.state_dtype=torch.bfloat16: in bfloat16, 'exp_avg_sq' would stop changing, since a step adds too "
+        "little to it. Leave it in float32, or pass stochastic_rounding=True.",
+        lambda: optim.AdamW([parameter()], state_dtype=torch.bfloat16),
+    ),
+    (
+        "AdamW.state_dtype={'momentum': torch.bfloat16}: 'momentum' is not a state with the shape of its "
+        "parameter. Use the names exp_avg, exp_avg_sq.",
+        lambda: optim.AdamW([parameter()], state_dtype={"momentum": torch.bfloat16}),
+    ),
+    (
+        "RMSprop.state_dtype=torch.bfloat16: with centered=True, 'square_avg' in bfloat16 could make the number "
+        "under a root negative. Leave it in float32.",
+        lambda: optim.RMSprop([parameter()], state_dtype=torch.bfloat16, stochastic_rounding=True, centered=True),
+    ),
+    (
+        "AdamW: a parameter has dtype torch.float16, but master_weights, stochastic_rounding and state_dtype are "
+        "for bfloat16 and float32. Convert the model, or leave these options out for its group.",
+        lambda: optim.AdamW([parameter(torch.float16)], master_weights=True),
+    ),
+    (
+        "AdamW: torch.float32 of shape (3,) on cpu is not a value for torch.float32 of shape (2,) on cpu. Pass a "
+        "dict from parameters to tensors, as float32_parameters() returns it.",
+        lambda: optim.AdamW([parameter()]).load_float32_parameters({parameter(): torch.ones(3)}),
+    ),
+]
+STATE: list[Row] = [
+    (
+        "Adam: the state dict has no 'state'. Pass the result of an optimizer's state_dict().",
+        lambda: load_groups_alone(optim.Adam([parameter()])),
+    ),
+    (
+        "Adam: the state dict has 2 parameter groups, but this optimizer has 1. Build the optimizer with the "
+        "saved groups.",
+        lambda: load(optim.Adam([parameter()]), optim.Adam([{"params": parameter()}, {"params": parameter()}])),
+    ),
+    (
+        "Adam, group 0 of the state dict: it has 2 parameters in 'params', but this optimizer's group has 1. "
+        "Build the optimizer with the saved parameters in their order.",
+        lambda: load(optim.Adam([parameter()]), optim.Adam([parameter(), parameter()])),
+    ),
+    (
+        "Adam, group 0 of the state dict: it lacks 'amsgrad', 'betas'. Load it into the class that saved it, not Adam.",
+        lambda: load(optim.Adam([parameter()]), optim.RMSprop([parameter()])),
+    ),
+    (
+        "Adam, group 0 of the state dict: it has 'centered'. Load it into the class that saved it, not Adam.",
+        lambda: load(optim.Adam([parameter()]), centered=False),
+    ),
+    (
+        "Adam, group 0 of the state dict: amsgrad=True: this Adam was built with amsgrad=False, which decides "
+        "about its state or formula. Build it with amsgrad=True.",
+        lambda: load(optim.Adam([parameter()]), amsgrad=True),
+    ),
+    (
+        "Adam, group 0 of the state dict: lr=-1: it must be a finite number at least 0. Pass 0.001, for example.",
+        lambda: load(optim.Adam([parameter()]), lr=-1),
+    ),
+    (
+        "SGD: state of parameter 0, of shape (2,): this optimizer does not have 'momentum_buffer' (momentum=0.9 "
+        "in the dict, momentum=0 here). Load it into an optimizer that is built like the saved one.",
+        lambda: load(optim.SGD([parameter()], lr=0.1), optim.SGD([parameter()], lr=0.1, momentum=0.9)),
+    ),
+    (
+        "Adam: state of parameter 0, of shape (2,): exp_avg: it is torch.float32 of shape (3,) on cpu, but this "
+        "optimizer has torch.float32 of shape (2,) on cpu. Build the optimizer like the saved one. To load state "
+        "that is distributed differently, use torch.distributed.checkpoint.state_dict.set_optimizer_state_dict.",
+        lambda: load(optim.Adam([parameter()]), optim.Adam([Parameter(torch.ones(3))])),
+    ),
+    (
+        "Adam: a tensor of shape (2,) is in none of the groups. Pass parameters of the groups, or add it with "
+        "add_param_group().",
+        lambda: optim.Adam([parameter()]).reset_state(torch.ones(2)),
+    ),
+    (
+        "Adam: parameter 0 of group 0 is torch.float32 of shape (3,) on cpu, and its state 'exp_avg' is "
+        "torch.float32 of shape (2,) on cpu instead of torch.float32 of shape (3,) on cpu. To reset the state of "
+        "this parameter, call optimizer.reset_state([parameter]).",
+        lambda: resize(optim.Adam([parameter()])),
+    ),
+]
 MUON: list[Row] = [
     # Parameters that are no matrices, and matrices that do not split
     (
@@ -282,7 +500,7 @@ CONFIGS: list[Row] = [
         lambda: build("optimizer: {SGD: {momentum: 0.9}}"),
     ),
     (
-        "optimizer.SGD: SGD: lr='fast' is of type str: it must be a finite number at least 0; pass 0.001, say.",
+        "optimizer.SGD: SGD.lr='fast': it must be a finite number at least 0. Pass 0.001, for example.",
         lambda: build("optimizer: {SGD: {lr: fast}}"),
     ),
     (
@@ -306,7 +524,7 @@ CONFIGS: list[Row] = [
         lambda: build("optimizer: {SGD: {lr: 0.1, no_decay: 3}}"),
     ),
     (
-        "optimizer.SGD: decay_tag: tags=3: pass a name, or a list or set of names.",
+        "optimizer.SGD: decay_tag: tags=3: it must be a name, or a list or set of names. Pass tags=['a name'].",
         lambda: build("optimizer: {SGD: {lr: 0.1, decay_tag: 3}}"),
     ),
     (

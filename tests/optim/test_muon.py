@@ -264,7 +264,7 @@ def test_what_a_group_takes_from_where():
         ),
         (lambda p: Muon([{"params": [p], "algorithm": "lion", "momentum": 0.9}]), "'momentum' is no hyperparameter"),
         (lambda p: Muon([p], adamw={"lrr": 0.1}), "AdamW has no argument 'lrr'"),
-        (lambda p: Muon([p], lion={"lr": -1.0}), "Lion: lr=-1.0"),
+        (lambda p: Muon([p], lion={"lr": -1.0}), "Lion.lr=-1.0"),
         (lambda p: Muon([{"params": [p], "algorithm": "adamw", "betas": (0.9, 1.0)}]), "betas"),
         (lambda p: optim.AdamW([{"params": [p], "algorithm": "muon"}]), "one algorithm for all"),
     ],
@@ -323,7 +323,7 @@ def test_dtypes_of_states_that_one_algorithm_has(kind):
         assert [state[name].dtype for state in states if name in state] == [torch.bfloat16] * keepers
         assert sum(x.dtype == torch.bfloat16 for state in states for x in state.values()) == keepers
     for name in ("exp_av", "variance_neuron"):
-        with pytest.raises(ValueError, match=f"'{name}' is no state"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a state"):
             hybrid(kind, torch.bfloat16, stochastic_rounding=True, state_dtype={name: torch.bfloat16})
 
 

@@ -159,7 +159,7 @@ def test_compiling_on_an_older_torch_is_an_error_that_names_the_version():
     p = Parameter(torch.ones(2))
     optimizer = optim.Adam([p])
     p.grad = torch.ones(2)
-    with pytest.raises(RuntimeError, match=f"torch 2.9 and newer, and this is {re.escape(torch.__version__)}"):
+    with pytest.raises(RuntimeError, match=re.escape(torch.__version__)):
         optimizer.compile()
     with pytest.raises(Exception, match="torch 2.9 and newer"):
         torch.compile(optimizer.step, fullgraph=True, backend="eager")()

@@ -179,7 +179,7 @@ def test_state_that_does_not_fit(name, spoil):
 def test_what_else_is_refused():
     optimizer = trained(made("Adam"), 1)
     optimizer.state["global"] = {"x": torch.ones(1)}
-    with pytest.raises(ValueError, match="Adam: optimizer.state has the key 'global', and its keys are parameters"):
+    with pytest.raises(ValueError, match="optimizer.state has the key 'global'"):
         optimizer.step()
     optimizer = trained(made("Adam"), 1)
     with refused(optimizer, "Adam", (2, 2), "in none of the groups"):
@@ -196,7 +196,7 @@ def test_gradient_from_before_its_parameter_was_cast(name):
     give_gradients(flat(optimizer), 1, missing={})
     flat(optimizer)[2].data = flat(optimizer)[2].data.double()
     other = anew(optimizer)
-    with pytest.raises(RuntimeError, match=r"(?s)float64 of shape \(6, 2\).*float32.*zero_grad"):
+    with pytest.raises(RuntimeError, match=r"float64 of shape \(6, 2\), but its grad"):
         optimizer.step()
     optimizer.zero_grad()
     same(trained(optimizer, 1, 2), trained(other, 1, 2))
@@ -257,6 +257,6 @@ def test_a_graph_of_ones_own(change):
     CHANGES[change][0](optimizer)
     give_gradients(flat(optimizer), 2, missing={})
     before = [p.detach().clone() for p in flat(optimizer)]
-    with pytest.raises(Exception, match=r"(?s)has no state that fits it.*one step outside the graph"):
+    with pytest.raises(Exception, match="state does not fit"):
         step()
     assert all(map(torch.equal, before, flat(optimizer)))

@@ -74,7 +74,7 @@ def test_gradients_that_come_and_go_end_in_eager_steps():
                 some = chance.random() < 0.5
                 p.grad, q.grad = (torch.sin(x.detach()) if some else None for x in (p, q))
             compiled.step(), eager.step()
-    assert sum("third set of parameters that have gradients" in str(each.message) for each in caught) == 1
+    assert sum("third set of parameters" in str(each.message) for each in caught) == 1
     assert all(torch.allclose(p, q, rtol=1e-6) for p, q in zip(params, others))
     compiled.compile(backend="eager")
     with warnings.catch_warnings():
@@ -88,7 +88,7 @@ def test_a_state_with_no_count_of_steps_is_refused(count):
     optimizer = optim.Adam([p], lr=0.1)
     state = copy.deepcopy(optimizer.state_dict())
     state["state"][0] |= {"step": count, "exp_avg": torch.ones(2)}
-    with pytest.raises(ValueError, match="step: .* is no count of steps: it is to be 0 or more"):
+    with pytest.raises(ValueError, match=r"step=tensor\(.*: it must be"):
         optimizer.load_state_dict(state)
     assert not optimizer.state[p]["exp_avg"].any()
 

@@ -53,7 +53,7 @@ CALLS = [
     (rules({"params": 3}), TypeError, "rules[0]: params has 3, "),
     (rules({"params": [nn.LayerNorm]}), ValueError, "rules[0].params=[<class"),
     (rule(tags=3), TypeError, "rules[0]: tags=3"),
-    (rule(tags=[None]), TypeError, "every tag is a string"),
+    (rule(tags=[None]), TypeError, "every tag must be a string"),
     (rule(exclusive="yes"), TypeError, "rules[0].exclusive='yes'"),
     # keys and values
     (rule(tag="x"), ValueError, "rules[0] has 'tag', which is no"),
