@@ -149,8 +149,8 @@ class Adafactor(RuleOptimizer):
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         t, rho = s[STEP], h["lr"]
         if h["relative_step"]:
-            most, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5
-            rho = torch.clamp(root, max=most) if isinstance(t, Tensor) else min(most, root)
+            largest, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5
+            rho = torch.clamp(root, max=largest) if isinstance(t, Tensor) else min(largest, root)
         return {
             "rho": rho,
             "one_minus_beta2": t ** h["decay_rate"],
@@ -169,23 +169,23 @@ class Adafactor(RuleOptimizer):
             shape = placement.full[indices[0]].shape if placement else p[indices[0]].shape
             if p[indices[0]].numel() == 0 and placement is None:  # a rank without a shard still takes part in the sums
                 continue
-            stacks = {name: _stacked(xs, indices, shape) for name, xs in columns.items()}
-            factors = {name: _stacked_factor(c, indices) for name, c in f.items()}
+            stacks = {name: _stack(xs, indices, shape) for name, xs in columns.items()}
+            factors = {name: _stack_factor(c, indices) for name, c in f.items()}
             _update_stacks(h, factors, stacks, shape, placement)
             for name, stack in stacks.items():
-                to = [columns[name][i] for i in indices]
-                if name != "g" and (len(to) > 1 or to[0].dtype.itemsize < 4):  # otherwise the stack is a view
-                    copy_(to, list(stack.view(-1, *to[0].shape).to(to[0].dtype).unbind()))
+                targets = [columns[name][i] for i in indices]
+                if name != "g" and (len(targets) > 1 or targets[0].dtype.itemsize < 4):  # otherwise the stack is a view
+                    copy_(targets, list(stack.view(-1, *targets[0].shape).to(targets[0].dtype).unbind()))
 
 
-def _stacked(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
+def _stack(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
     """The stack of some tensors, in float32 at least. For a single tensor in float32 or float64, it is a view."""
     stack = torch.stack([xs[i] for i in indices]) if len(indices) > 1 else xs[indices[0]].unsqueeze(0)
     stack = stack if shape else stack.unsqueeze(1)  # norms need a dimension of elements
     return stack.float() if stack.dtype.itemsize < 4 else stack
 
 
-def _stacked_factor(c: Any, indices: list[int]) -> Any:
+def _stack_factor(c: Any, indices: list[int]) -> Any:
     """A factor for a stack. If each parameter has its own factor, they are joined in one tensor."""
     return torch.stack([c[i] for i in indices]) if isinstance(c, list) else c
 
@@ -202,13 +202,13 @@ def _update_stacks(
         _average(v, square, f["one_minus_beta2"])
         u = g * v.rsqrt()
     else:
-        row_placement, of_columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
-        _average(row_placement, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
-        _average(of_columns, _mean(square, -2, last - 1, shape, placement), f["one_minus_beta2"])
+        row_averages, column_averages = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
+        _average(row_averages, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
+        _average(column_averages, _mean(square, -2, last - 1, shape, placement), f["one_minus_beta2"])
         # The roots of the two factors of V, one after the other: V itself is never computed.
-        row_scales = (row_placement / _mean(row_placement, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
-        u = (g * of_columns.rsqrt().unsqueeze(-2)).mul_(row_scales.unsqueeze(-1))
-    alpha = _for_elements(f["rho"], p)
+        row_scales = (row_averages / _mean(row_averages, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
+        u = (g * column_averages.rsqrt().unsqueeze(-2)).mul_(row_scales.unsqueeze(-1))
+    alpha = _broadcast_factor(f["rho"], p)
     if h["scale_parameter"]:
         alpha = alpha * _root_mean_square(p, shape, placement).clamp(min=f["eps2"])
     u.mul_(alpha / (_root_mean_square(u, shape, placement) / h["clip_threshold"]).clamp(min=1.0))
@@ -220,7 +220,7 @@ def _update_stacks(
     p.sub_(u)
 
 
-def _for_elements(c: Any, stack: Tensor) -> Any:
+def _broadcast_factor(c: Any, stack: Tensor) -> Any:
     """A factor with the dimensions of a stack, so that each parameter's factor multiplies its elements."""
     return c.reshape(-1, *[1] * (stack.dim() - 1)) if isinstance(c, Tensor) else c
 
@@ -228,7 +228,7 @@ def _for_elements(c: Any, stack: Tensor) -> Any:
 def _average(average: Tensor, x: Tensor, one_minus_beta: Any) -> None:
     """average = beta * average + (1 - beta) * x."""
     if isinstance(one_minus_beta, Tensor):
-        average.add_((x - average) * _for_elements(one_minus_beta, average))
+        average.add_((x - average) * _broadcast_factor(one_minus_beta, average))
     else:
         average.lerp_(x, one_minus_beta)
 

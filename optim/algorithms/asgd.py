@@ -98,14 +98,14 @@ class ASGD(RuleOptimizer):
     def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
-        since = t - h["t0"]
+        steps_averaged = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
-        s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))
+        s["mu"] = 1 / (steps_averaged.clamp(min=1) if isinstance(steps_averaged, Tensor) else max(1.0, steps_averaged))
         # The decay and the penalty's gradient have the same effect, so they are combined into one weight decay:
         #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
         #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
-        both = h["lambd"] + h["weight_decay"]
-        return {"decays": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
+        decay = h["lambd"] + h["weight_decay"]
+        return {"decays": decay, "decay_factor": 1 - decay * eta, "minus_eta": -eta, "mu": mu}
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, ax: Tensors) -> None:

@@ -24,7 +24,7 @@ def makes_no_state(step: Step) -> Step:
 
 
 def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `step`: runs without gradients (its closure with them), between torch's hooks, and cannot create state."""
+    """Wrap `step` to run without gradients (its closure with them), between torch's hooks, and to refuse new state."""
     if getattr(step, "hooked", False):  # inherited: each class gets its own wrapper
         step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
     trusted = getattr(step, "makes_no_state", False)

@@ -91,8 +91,8 @@ class RuleOptimizer(Optimizer):
         self._known_counts = KnownCounts()
         precision = arguments.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
-            meant = argument_hint(unknown, arguments_of(type(self)))
-            raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{meant}")
+            hint = argument_hint(unknown, arguments_of(type(self)))
+            raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{hint}")
         super().__init__(
             params, {k: v for k, v in arguments.items() if k in self.hyper} | precision, enable_global_step
         )
@@ -176,10 +176,10 @@ class RuleOptimizer(Optimizer):
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         check_precision(group, p, names, set(chain(*others)), type(self).__name__)
         if is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
-            wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+            wide_state = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
-                state[name] = wide[name].to(requested_dtype(group, name) or unasked)
+                state[name] = wide_state[name].to(requested_dtype(group, name) or unasked)
         if has_remainder(group, p):
             state[REMAINDER] = torch.zeros_like(p)
         if STEP in self._scalar_names(algorithm, group):
@@ -318,8 +318,8 @@ class RuleOptimizer(Optimizer):
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}, but it must be dense. "
                     "Use sparse=False in the layer, or torch.optim.SparseAdam."
                 )
-            wide = g.dtype == torch.float32 and is_widened(group, p)
-            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
+            is_wide = g.dtype == torch.float32 and is_widened(group, p)
+            if g.shape != p.shape or (g.dtype != p.dtype and not is_wide):
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)}, but its gradient is {g.dtype} of "
                     f"shape {tuple(g.shape)}. Call zero_grad() after a cast or a resize, and do not change grad_dtype."
@@ -395,9 +395,9 @@ class RuleOptimizer(Optimizer):
     def float32_parameter(self, p: Tensor) -> Tensor:
         """The value of one parameter in `float32_parameters()`."""
         self._check_not_swapped(p)
-        here, state = local_shard(p.detach(), p), self.state[p]
-        wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-        value = join(here, local_shard(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+        shard, state = local_shard(p.detach(), p), self.state[p]
+        dtype = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+        value = join(shard, local_shard(state[REMAINDER], p)) if REMAINDER in state else shard.to(dtype, copy=True)
         return make_dtensor_like(value, p)
 
     def _check_not_swapped(self, p: Tensor) -> None:
