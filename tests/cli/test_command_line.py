@@ -147,7 +147,7 @@ def test_a_batch_size_schedule_of_a_config(capsys, config):
 def test_a_schedule_by_name_is_checked_in_the_unit_of_its_run(capsys):
     rates = ["--max-duration", "2e9tok", "--samples-per-batch", "256", "--tokens-per-sample", "2048"]
     code, out, err = run(capsys, "check", "LinearWithWarmup('100ba', t_max='3e9tok', alpha_s=0.1)", *rates)
-    late = "the last batch has 0.3394, and the end value 0 comes at 3e9tok, in a run of 2e9tok: end the schedule"
+    late = "the last batch has 0.3394, and the end value 0 comes at 3e9tok, in a run of 2e9tok. End the schedule"
     assert (code, err) == (1, "") and out.startswith(f"SCHEDULE, lr: {late}") and out.count("\n") == 1
     assert run(capsys, "check", "Linear", *rates) == (0, "nothing found\n", "")
 
@@ -211,54 +211,60 @@ def test_show_has_the_values_that_a_config_writes(capsys, config):
 
 PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
 CALLS = [
-    (["show", "LinearScheduler"], "LinearScheduler needs a run: give --max-duration"),
-    (["show", "LinearSheduler", *LINEAR[1:]], "there is no schedule 'LinearSheduler': did you mean 'LinearScheduler'"),
-    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "there is no schedule 'getcwd': see timesched list"),
-    (["show", "(lambda: 1)()", *LINEAR[1:]], "is no literal"),
-    (["show", "cosine", *LINEAR[1:]], "did you mean 'CosineAnnealingScheduler' or 'CosineAnnealingWarmRestartsSch"),
+    (["show", "LinearScheduler"], "LinearScheduler: the schedule needs a run."),
+    (
+        ["show", "LinearSheduler", *LINEAR[1:]],
+        "'LinearSheduler': no schedule has this name. Did you mean 'Linear",
+    ),
+    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "'getcwd': no schedule has this name. Run timesched list"),
+    (["show", "(lambda: 1)()", *LINEAR[1:]], "this is not a literal"),
+    (["show", "cosine", *LINEAR[1:]], "Did you mean 'CosineAnnealingScheduler' or 'CosineAnnealingWarmRestartsSch"),
     (["show", "WSD", *LINEAR[1:]], "WarmupStableDecayScheduler needs 't_warmup'"),
     (["show", "WSD(t_warmpu='1ba')", *LINEAR[1:]], "has no argument 't_warmpu': did you mean 't_warmup'"),
     (["show", "Linear(1, 0, '9ba', 4)", *LINEAR[1:]], "LinearScheduler takes alpha_i, alpha_f, t_max"),
-    (["show", "Linear(1, alpha_i=1)", *LINEAR[1:]], "too many arguments: LinearScheduler takes alpha_i"),
-    (["check", "Linear"], "Linear needs a run: give --max-duration"),
-    (["show", "LinearScheduler(open('x'))", *LINEAR[1:]], "there is no schedule 'open'"),
-    (["show", "LinearScheduler(1 +", *LINEAR[1:]], "is no call such as"),
-    (["show", "[1, 2]", *LINEAR[1:]], "is no schedule: write one as"),
+    (["show", "Linear(1, alpha_i=1)", *LINEAR[1:]], "too many arguments. LinearScheduler takes alpha_i"),
+    (["check", "Linear"], "Linear: the schedule needs a run."),
+    (["show", "LinearScheduler(open('x'))", *LINEAR[1:]], "'open': no schedule has this name"),
+    (["show", "LinearScheduler(1 +", *LINEAR[1:]], "Write a call such as"),
+    (["show", "[1, 2]", *LINEAR[1:]], "this is not a schedule. Write"),
     (["show", "LinearScheduler(alpha_f=0.1, alpha_f=0.5)", *LINEAR[1:]], "keyword argument repeated: alpha_f"),
     (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "has no argument '**'"),
     (["show", "HalfLife.of(0.95)", *LINEAR[1:]], "HalfLife.of() missing 1 required positional argument: 'batch'"),
     (["show", "HalfLife.of(1.5, batch='1ba')", *LINEAR[1:]], "HalfLife.beta=1.5: it has to be less than 1"),
-    (["show", "Linear.of(0.95, batch='1ba')", *LINEAR[1:]], "there is no schedule 'of': see timesched list"),
-    (["show", "of(0.95, batch='1ba')", *LINEAR[1:]], "there is no schedule 'of': see timesched list"),
-    (["show", "NO_RUN", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
+    (["show", "Linear.of(0.95, batch='1ba')", *LINEAR[1:]], "'of': no schedule has this name. Run timesched list"),
+    (["show", "of(0.95, batch='1ba')", *LINEAR[1:]], "'of': no schedule has this name. Run timesched list"),
+    (["show", "NO_RUN", "--ssr", "0.5"], "max_duration: the options of a run need its length."),
     (["show", "GOOD", "--max-duration", "100steps"], "max_duration: '100steps' is not a time: did you mean '100ba'?"),
-    (["plot", "GOOD", "--lr", "0.1"], "--lr is for schedules by name, and"),
+    (["plot", "GOOD", "--lr", "0.1"], "--lr 0.1: it is for schedules by name, and"),
     (["show", "LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
     (["show", *LINEAR, "--every", "0ba"], "every 0ba: it has to be above 0"),
     (["show", *LINEAR, "--every", "1e-9dur"], "have at most 100000 multiples"),
     (["show", *LINEAR, "--unit", "tok"], "samples_per_batch"),
-    (["show", "run.cfg"], "run.cfg is no literal"),
+    (["show", "run.cfg"], "run.cfg: this is not a literal"),
     (["show", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
-    (["show", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
-    (["check", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
-    (["plot", "NONE"], "NONE.yaml: there are no 'schedulers'."),
+    (["show", "GOOD:1"], "GOOD.yaml: schedulers[1]: there is no such entry. The first entry is 0."),
+    (["check", "GOOD:1"], "GOOD.yaml: schedulers[1]: there is no such entry. The first entry is 0."),
+    (["plot", "NONE"], "NONE.yaml: the config has no 'schedulers'. Add one."),
     (["show", "EMPTY"], "EMPTY.yaml: config=None: this is not a"),
     (["show", "TWO"], "schedulers[0]: This LinearScheduler"),
-    (["plot", "GOOD", "TOKENS"], "the runs are counted in ba and tok, and one axis has one unit: give --unit dur"),
+    (
+        ["plot", "GOOD", "TOKENS"],
+        "--unit: the runs are counted in ba and tok, and one axis has one unit. Pass",
+    ),
     (["plot", "StepScheduler('1ba', 1e300)", *LINEAR[1:]], "is inf at 2ba: only finite values can be drawn"),
-    (["check", "optimizer: {SGD: {lr: 1}}"], "is no call such as"),
-    (["check", "GOOD", "--model", "the_model"], "--model the_model: write module:name"),
+    (["check", "optimizer: {SGD: {lr: 1}}"], "Write a call such as"),
+    (["check", "GOOD", "--model", "the_model"], "--model the_model: there is no name. Write module:name"),
     (["check", "GOOD", "--model", "the_model:other"], "AttributeError: module 'the_model' has no attribute 'other'"),
-    (["check", "GOOD", "--model", "the_model:nothing"], "returned a int, and no torch.nn.Module"),
+    (["check", "GOOD", "--model", "the_model:nothing"], "it returned an object of type int. Return a torch.nn.Module."),
     (["check", "GOOD", "--model", "no_such_module:make"], "No module named 'no_such_module'"),
     (["check", "GOOD", "--model", "the_model:broken"], "--model the_model:broken: RuntimeError: not today"),
     (["memory", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
     # options
-    (["show", *LINEAR, "--lr=nan"], "is not a finite number of 0 or more"),
-    (["show", *LINEAR, "--lr=-1"], "is not a finite number of 0 or more"),
-    (["show"], "the following arguments are required: SCHEDULE; timesched show --help says more"),
+    (["show", *LINEAR, "--lr=nan"], "is not a finite number of at least 0"),
+    (["show", *LINEAR, "--lr=-1"], "is not a finite number of at least 0"),
+    (["show"], "the following arguments are required: SCHEDULE. Run timesched show --help"),
     (["memory", "run.yaml"], "the following arguments are required: --model"),
-    (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of 0 or more"),
+    (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of at least 0, such as 0.1. Run timesched show"),
     (["show", "Linear", "--max-duration", "-5ba"], "max_duration='-5ba': it is not above 0"),
     (["shwo"], "invalid choice: 'shwo'"),
     # arguments and names of others
@@ -269,11 +275,11 @@ CALLS = [
     (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2000ba'?"),
     (
         ["show", "noam", *LINEAR[1:]],
-        "no schedule 'noam': did you mean InverseSquareRootWithWarmupScheduler(\"10ba\", t_",
+        'Did you mean InverseSquareRootWithWarmupScheduler("10ba", t_',
     ),
     (
         ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
-        'mean CosineAnnealingWithWarmupScheduler("10ba',
+        'Did you mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
     (["memory", "TYPO", "--model", "the_model:make"], "config has the unknown key 'samples_per_bach'"),
 ]
@@ -371,7 +377,7 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
     "text, more, words",
     [
         (GOOD, [], []),
-        (JUMP, [], ["schedulers[0], lr: a jump from 0.001 to 0.0001 at 10ba: give the phases that meet there one"]),
+        (JUMP, [], ["schedulers[0], lr: the value jumps from 0.001 to 0.0001 at 10ba. Give the phases"]),
         (JUMP, ["--jump", 100], []),
         (LATE, [], ["the last batch has 0.0005495, and the end value 0"]),
         (LATE, ["--far", 60], []),
@@ -395,9 +401,9 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                 (TWO, ["schedulers[0]: This LinearScheduler"]),
                 ("- LinearScheduler: {t_mx: 10ba}", ["did you mean 't_max'?"]),
                 ("- MultiplicativeLR: {initial_learning_rate: 1.0, coefficient: 1e100}",
-                 ["the value is inf at 4ba, where a step stops with an error"]),
+                 ["the value is inf at 4ba, and a step with it raises an error"]),
                 ("- LinearLR: {initial_learning_rate: 1.0, end_learning_rate: -1.0, total_iters: 100}",
-                 ["the learning rate is -0.02 at 51ba, and steps go uphill from there"]),
+                 ["the learning rate is -0.02 at 51ba, and steps then go uphill"]),
                 ("- MultiStepScheduler: {milestones: [50ba]}", []),
                 ("- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),
                 ("- StepScheduler: {step_size: 20ba}", []),
@@ -426,7 +432,7 @@ def test_what_is_found(capsys, config, text, more, words):
 def test_a_first_rate_of_0_is_a_note(capsys, config, arguments, place):
     path = config(PLAIN + SEQUENCE % (0.0, "10ba", 1e-3, "90ba"))
     code, out, _ = run(capsys, "check", *(path if each == "CONFIG" else each for each in arguments))
-    note = f"note: {place}, lr: the first batch has a learning rate of 0, and changes nothing: start above 0, with"
+    note = f"note: {place}, lr: the first batch has a learning rate of 0, and changes nothing. Start above 0, with"
     assert code == 0 and out.startswith(note) and out.count("\n") == 1
     # after what is found
     path = config(PLAIN + SEQUENCE % (0.0, "10ba", 1e-3, "190ba"))
@@ -462,7 +468,7 @@ def test_all_that_is_wrong_is_found_at_once(capsys, config):
         "schedulers[2].LinearScheduler: LinearScheduler has no argument 'size': there are alpha_i, alpha_f, t_max.",
     ]
     found = out.splitlines()
-    assert code == 1 and len(found) == len(beginnings) and "without an optimizer, what schedulers write" in err
+    assert code == 1 and len(found) == len(beginnings) and "without an optimizer, the values of schedulers" in err
     for line, beginning in zip(found, beginnings):
         assert line.startswith(beginning)
     code, out, err = run(capsys, "show", path)
@@ -541,8 +547,8 @@ schedulers: {LinearScheduler: {alpha_f: 0.5, key: weight_decay}}
     assert run(capsys, "check", config(text), "--model", model) == (0, "nothing found\n", "")
     code, out, _ = run(capsys, "check", config(text.replace("0.1,", "0.0,")), "--model", model)
     assert code == 1 and out == (
-        "schedulers[0]: weight_decay is 0 in every group that it sets, and a multiple of 0 is 0: give the optimizer a "
-        "weight_decay\n"
+        "schedulers[0]: weight_decay is 0 in every group that it sets, and a multiple of 0 is 0. Give the optimizer a "
+        "weight_decay.\n"
     )
 
 
@@ -550,7 +556,7 @@ schedulers: {LinearScheduler: {alpha_f: 0.5, key: weight_decay}}
     ("optimizer", "words"),
     [
         ("AdamW: {lr: 0.0001}", ["learning rate, 0.0001, is rounded away from bfloat16 weights of 0.03125 and more"]),
-        ("AdamW: {lr: 0.002}", ["rounded away from bfloat16 weights of 1 and more, as group 0 has"]),
+        ("AdamW: {lr: 0.002}", ["rounded away from bfloat16 weights of 1 and more, as in group 0"]),
         ("SGD: {lr: 0.1}", []),
         ("AdamW: {lr: 0.0001, master_weights: true}", []),
         ("AdamW: {lr: 0.0001, stochastic_rounding: true, rounding_seed: 3, state_dtype: bfloat16}", []),
@@ -611,7 +617,7 @@ HALVES = (  # 0.9007 and 0.98999
         (
             "AdamW",
             "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 20ba, key: 'betas[0]'}",
-            "after step 9 the average is 0.654 times what",
+            "after step 9 the average is 0.654 times",
         ),
         ("AdamW", "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 4000ba, key: 'betas[0]'}", ""),
         ("AdamW", HALVES, "betas[1]: after step 51 the average is 2.48 times"),
@@ -648,7 +654,7 @@ def test_what_check_says_of_betas_is_what_torchs_adam_does(capsys, config):
         optimizer.step()
     off = optimizer.state[weight]["exp_avg"].item() / (1 - beta**51)
     text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
-    assert f"after step 51 the average is {off:.3g} times what it should be" in run(capsys, "check", config(text))[1]
+    assert f"after step 51 the average is {off:.3g} times its correct value" in run(capsys, "check", config(text))[1]
     assert off == pytest.approx(2.5, abs=0.05)
 
 
@@ -682,7 +688,7 @@ def test_a_half_life_by_a_short_name_is_a_value(capsys, text):
     [
         (
             "LinearScheduler: {alpha_i: 2.0, alpha_f: 1.0, key: 'betas[0]'}",
-            "it is 1.8 at step 1, and has to be at least 0",
+            "it is 1.8 at step 1, and must be at least 0",
         ),
         ("LinearScheduler: {alpha_i: 1.0, alpha_f: -1.0, key: 'betas[0]'}", "it is -0.01"),
         ("ConstantScheduler: {alpha: 1.1111111111111112, key: 'betas[0]'}", "it is 1 at step 1, and"),
@@ -757,7 +763,7 @@ def test_a_module_that_hides_the_package_optim(tmp_path, name):
     path.write_text("raise SystemExit(5)")
     hidden = program("show", "LinearScheduler", "--max-duration", "2ba", cwd=tmp_path)
     assert (hidden.returncode, hidden.stdout) == (2, "")
-    assert hidden.stderr.startswith(f"timesched: {path} hides the package optim of torch-timesched: rename it, or")
+    assert hidden.stderr.startswith(f"timesched: {path} hides the package optim of torch-timesched. Rename it, or")
 
 
 def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):

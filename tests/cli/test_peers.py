@@ -29,7 +29,7 @@ def is_known(name):
     try:
         return resolve_class(name) is not None
     except ValueError as error:
-        return name == "cosine" and "did you mean 'CosineAnnealingScheduler'" in str(error)
+        return name == "cosine" and "Did you mean 'CosineAnnealingScheduler'" in str(error)
 
 
 def test_noam_is_that_of_the_recipes():

@@ -163,31 +163,31 @@ def test_a_subclass_that_takes_the_state_alone() -> None:
     assert values(optimizer) == [1.0]
     tick(clock, 1, scheduler)
     assert values(optimizer) == [0.5]
-    with pytest.raises(ValueError, match="takes the state alone, and so cannot follow the scale-schedule ratio 0.5"):
+    with pytest.raises(ValueError, match="takes the state alone.* ratio 0.5"):
         bind(OfStateAlone(), optimizer, clock_of("2ep", 0.5))
 
 
 # Errors
 
-ADVICE = "Give the clock batches_per_epoch, by which .*, or write all times in the unit of max_duration"
+ADVICE = "Give the clock batches_per_epoch"
 
 
 @pytest.mark.parametrize(
     ("schedule", "clock", "message"),
     [
-        (Line(t_max="2ep"), Clock("64ba"), rf"LinearScheduler: Cannot convert time, .* is None\. {ADVICE}"),
-        (Line(), Clock("8ep"), rf"LinearScheduler: Cannot convert time, as state.dataloader_len is None.*{ADVICE}"),
-        (Cosine("8sp"), Clock("64ba"), "Cannot use warmup scheduler with t_max 64ba with units"),
+        (Line(t_max="2ep"), Clock("64ba"), rf"LinearScheduler: .* is None\. {ADVICE}"),
+        (Line(), Clock("8ep"), rf"LinearScheduler: .*dataloader_len .*{ADVICE}"),
+        (Cosine("8sp"), Clock("64ba"), "Cannot use warmup scheduler .* 64ba"),
         (Line(t_max="60sec"), Clock("64ba"), "Wall clock time not an allowed time unit"),
         (
             Line(),
             Clock("101ba", ssr=0.5),
-            r"Clock.max_duration=50\.5ba: Composer's schedulers need .* another length or ssr",
+            r"Clock.max_duration=50\.5ba: Composer",
         ),
         (
             Line(),
             Clock("0.5ep", batches_per_epoch=8),
-            r"Clock.max_duration=0\.5ep: Composer's schedulers need a whole count",
+            r"Clock.max_duration=0\.5ep: Composer",
         ),
     ],
 )
@@ -200,10 +200,12 @@ def test_what_bind_refuses(schedule: Any, clock: Clock, message: str) -> None:
 
 
 def test_what_a_clock_does_not_have() -> None:
-    with pytest.raises(
-        AttributeError, match="state.model: a clock has timestamp, max_duration and dataloader_len alone"
-    ):
+    with pytest.raises(AttributeError) as error:
         bind(ReadsTheModel(), sgd(), clock_of("64ba"))
+    assert str(error.value) == (
+        "state.model: a clock has timestamp, max_duration and dataloader_len alone. Use this scheduler in Composer's "
+        "Trainer."
+    )
 
 
 def test_units_that_meet_late_in_a_run() -> None:
@@ -212,7 +214,7 @@ def test_units_that_meet_late_in_a_run() -> None:
     scheduler = bind(RootWithCooldown("8ba", "16sp"), optimizer, clock)
     tick(clock, 7, scheduler)
     clock.tick()
-    with pytest.raises(ValueError, match=rf"RootWithCooldown: Cannot subtract 16sp from 64ba .*{ADVICE}"):
+    with pytest.raises(ValueError, match=r"RootWithCooldown: Cannot subtract 16sp"):
         scheduler.step()
     assert values(optimizer) == [7 / 8] and scheduler.last_epoch == 7
 
@@ -326,7 +328,7 @@ def test_in_the_adapters_of_trainers() -> None:
     entries = [Line(t_max="640tok"), Binding(Cosine("8ba"), "weight_decay")]
     optimizer = sgd(weight_decay=0.5)
     schedulers = CountingSchedulers(optimizer, clock_of("64ba"), entries)
-    with pytest.raises(ValueError, match="counts tokens, and this batch's are not"):
+    with pytest.raises(ValueError, match="tokens: the run counts them"):
         schedulers.tick({"samples": SAMPLES})
     for _ in range(8):
         schedulers.tick(counts())

@@ -238,11 +238,16 @@ class OfAnotherInterval(Model):
 
 LINE, SAMPLES = LinearScheduler(), {"count": lambda batch: {"samples": 3}}
 REFUSED = [
-    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, r"not known: it is .* steps.*max_duration="),
-    (OfAnotherInterval, {}, ValueError, "as it is"),
-    (lambda: Model(LINE, count=len), {}, TypeError, r"returned 2: let it return \{'samples'"),
-    (lambda: Model(LinearScheduler(t_max="9tok"), **SAMPLES), {}, ValueError, r"counts tokens.*'tokens': \.\.\."),
-    (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"in the first schedule\(\) alone"),
+    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, "max_duration=None: the Trainer trains"),
+    (OfAnotherInterval, {}, ValueError, "configure_optimizers: the scheduler must"),
+    (lambda: Model(LINE, count=len), {}, TypeError, r"count\(batch\)=2: it may have 'samples'"),
+    (
+        lambda: Model(LinearScheduler(t_max="9tok"), **SAMPLES),
+        {},
+        ValueError,
+        r"tokens: .*'tokens': \.\.\.",
+    ),
+    (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"one clock counts for all optimizers"),
     (lambda: Model(Binding(LINE, "momentum")), {}, ValueError, "momentum"),
     (lambda: Model(LINE, LINE), {}, ValueError, "superseded"),
 ]

@@ -199,10 +199,7 @@ def test_manual_optimization_that_is_resumed(done, tmp_path):
 
 
 def test_steps_of_manual_optimization_are_no_batches(tmp_path):
-    with pytest.raises(
-        ValueError,
-        match="max_steps=40 counts steps of all optimizers, .* a call of training_step. Pass max_duration=",
-    ):
+    with pytest.raises(ValueError, match="max_steps=40 counts the steps of all"):
         trainer(tmp_path, max_steps=40, max_epochs=-1).fit(Manual(LINE), loader(8))
     model = Manual(LINE, max_duration="160ba")
     trainer(tmp_path, max_steps=40, max_epochs=-1).fit(model, loader(8))  # nothing is warned of
@@ -266,8 +263,12 @@ def test_a_trainer_that_ends_before_its_schedules_says_so(length, options, words
 
 
 def test_a_length_that_is_not_known_is_asked_for(tmp_path):
-    with pytest.raises(ValueError, match="reloads its data loader, .* Pass max_duration="):
+    with pytest.raises(ValueError) as error:
         trainer(tmp_path, **RELOADED).fit(Placed(LINE, lengths=[4, 8, 12]))
+    assert str(error.value) == (
+        "max_duration=None: the Trainer reloads its data loader, whose length may change. Pass a length to schedule(), "
+        "such as max_duration='10000ba'."
+    )
     for options in ({"reload_dataloaders_every_n_epochs": 3, "max_epochs": 3}, {"max_steps": 24, "max_epochs": -1}):
         model = Placed(LINE, lengths=[8, 8, 8])
         trainer(tmp_path, **{**RELOADED, **options}).fit(model)

@@ -48,7 +48,7 @@ def test_the_samples_of_whole_epochs(drop, tmp_path):
 def test_another_number_of_entries(tmp_path):
     """Each goes on from the state of its key, and what is new begins at the clock."""
     run(tmp_path, ENTRIES[0], **SAVED)
-    with pytest.raises(ValueError, match="is of 1 such schedules, and here are 2"):
+    with pytest.raises(ValueError, match="is of 1 schedules, and here are 2"):
         run(tmp_path, *ENTRIES, resume=tmp_path / "checkpoint-6", **COUNT)
     after = run(tmp_path, *ENTRIES, resume=tmp_path / "checkpoint-6", on_change="new", **COUNT)
     rows = after.recorder.rows
@@ -83,7 +83,7 @@ def test_a_run_of_lightning_with_another_scheduler(options, tmp_path):
 
 def test_what_the_trainers_arguments_ask_for_is_not_ignored_in_silence(tmp_path):
     for options, words in (
-        ({"lr_scheduler_type": "cosine", "warmup_steps": 3}, "lr_scheduler_type=.*cosine.*, warmup_steps=3 has no ef"),
+        ({"lr_scheduler_type": "cosine", "warmup_steps": 3}, "lr_scheduler_type=.*, warmup_steps=3 has"),
         ({"warmup_steps": 5}, "warmup_steps=5 has no effect"),
     ):
         with pytest.warns(UserWarning, match=words):
@@ -95,10 +95,13 @@ def test_what_the_trainers_arguments_ask_for_is_not_ignored_in_silence(tmp_path)
 
 def test_the_trainer_comes_first(tmp_path):
     made = new_trainer(tmp_path)
-    with pytest.raises(TypeError, match="type LinearScheduler: pass the Trainer first, and then the schedules"):
+    with pytest.raises(TypeError) as error:
         schedule(LinearScheduler(), made)
+    assert str(error.value) == (
+        "schedule.trainer: it is of type LinearScheduler. Pass the Trainer first, and then the schedules."
+    )
     optimizer = optim.AdamW(made.model.parameters())
-    with pytest.raises(TypeError, match=r"schedule\(AdamW, Model, ...\): pass the LightningModule, its optimizer"):
+    with pytest.raises(TypeError, match=r"schedule\(AdamW, Model, ...\): "):
         lightning.schedule(optimizer, Model(), LinearScheduler())
 
 
@@ -107,7 +110,7 @@ def test_epochs_are_those_that_the_trainer_goes_on_with(tmp_path):
     schedules = LinearScheduler(t_max="2ep")
     run(tmp_path, schedules, **SAVED)
     now = {"resume": tmp_path / "checkpoint-6", "gradient_accumulation_steps": 1, **COUNT}
-    with pytest.raises(ValueError, match="had 4 batches when this was saved, and has 11 now") as caught:
+    with pytest.raises(ValueError, match="batches_per_epoch=11: .* had 4 batches") as caught:
         run(tmp_path, schedules, **now)
     assert "multiplier at step 6: [0.25] saved, " in str(caught.value.__cause__)
     after = run(tmp_path, schedules, on_change="new", **now)

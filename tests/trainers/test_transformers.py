@@ -271,8 +271,8 @@ def test_a_checkpoint_of_other_schedules(saved: Any, tmp_path: Path) -> None:
     for entries, checkpoint, options, message in (
         (ENTRIES, saved[1], longer, "(?s)400tok.*500tok.* saved, .* now"),
         ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "another schedule:"),
-        ([COSINE], saved[1], RESUMED, "The state is of 3 such schedules, and here are 1"),
-        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "The state is of 0 such schedules, and here are 3"),
+        ([COSINE], saved[1], RESUMED, "state is of 3 schedules, and here are 1"),
+        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "state is of 0 schedules, and here are 3"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path, *entries, resume=str(checkpoint), **options)
@@ -306,15 +306,15 @@ class Voice(torch.nn.Module):
 
 RISING = LinearScheduler(0.5, 1.0, t_max="500tok")
 AT_ONCE: list[tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = [
-    ([], {}, {}, TypeError, "There is no schedule"),
+    ([], {}, {}, TypeError, r"entries=\(\): there is no schedule"),
     (["cosine"], {}, {}, TypeError, "'cosine' is not a schedule"),
-    (ENTRIES, {"ssr": 0.5}, {}, ValueError, "ssr=0.5 scales max_duration, which is None"),
-    (ENTRIES, {}, with_scheduler(), ValueError, r"already, a ConstantLR: leave it out, as in Trainer\(optimizers="),
+    (ENTRIES, {"ssr": 0.5}, {}, ValueError, "schedule.ssr=0.5: it scales max_duration"),
+    (ENTRIES, {}, with_scheduler(), ValueError, r"has a ConstantLR already"),
 ]
 TRAINING: list[tuple[Any, dict[str, Any], str]] = [
     ([RISING], {}, "include_num_input_tokens_seen='all'"),
-    ([RISING], {**COUNT, "model": Voice()}, "the Trainer found none in this batch: .* main_input_name"),
-    ([COSINE], {"max_duration": "2ep", **STREAM}, "counts epochs, and the data loader has no length"),
+    ([RISING], {**COUNT, "model": Voice()}, "tokens: the Trainer found none in this batch"),
+    ([COSINE], {"max_duration": "2ep", **STREAM}, "epochs: .*data loader has no length"),
     ([COSINE, Binding(LINE, "lr")], {}, "'lr' was superseded"),
 ]
 
@@ -342,8 +342,26 @@ def test_refused_when_it_trains(tmp_path: Path, entries: Any, options: Any, mess
 def test_a_trainer_with_schedules_or_deepspeed_is_refused(tmp_path: Path) -> None:
     trainer = new_trainer(tmp_path)
     schedule(trainer, COSINE)
-    with pytest.raises(ValueError, match=r"already, schedules: .* call schedule\(\) once"):
+    with pytest.raises(ValueError) as error:
         schedule(trainer, Binding(DECAY, "weight_decay"))
+    assert str(error.value) == (
+        "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before train()."
+    )
+    with pytest.raises(ValueError) as error:
+        schedule(new_trainer(tmp_path, **with_scheduler()), COSINE)
+    assert str(error.value) == (
+        "schedule.trainer: the Trainer has a ConstantLR already. Leave it out, as in "
+        "Trainer(optimizers=(optimizer, None))."
+    )
+    trainer = new_trainer(tmp_path)
+    schedule(trainer, RISING)
+    with pytest.raises(ValueError) as error:
+        trainer.train()
+    assert str(error.value) == (
+        "tokens: the run counts them, and the Trainer does not. Set "
+        "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
+        "tokens_per_sample= to schedule()."
+    )
     trainer = new_trainer(tmp_path)
     trainer.is_deepspeed_enabled = True
     with pytest.raises(ValueError, match="DeepSpeed steps the scheduler itself"):

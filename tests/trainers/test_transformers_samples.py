@@ -221,11 +221,13 @@ def test_another_batch_size(tmp_path: Path) -> None:
     trainer = run(tmp_path, LINE, **smaller, max_steps=99, max_duration="60sp")
     assert [row["lr"][0] for row in trainer.recorder.rows] == [LR * (1 - k / 60) for k in range(18, 60, 3)]
     run(tmp_path, LINE, **saving)
-    with pytest.raises(
-        ValueError, match=r"had 4 batches when this was saved, and has 7 now. .* pass max_duration to schedule"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"batches_per_epoch=7: .* had 4 batches") as caught:
         run(tmp_path, LINE, **smaller)
-    assert "on_change" not in str(caught.value) and "Horizon('12ba'" in str(caught.value.__cause__)
+    assert str(caught.value) == (
+        "batches_per_epoch=7: an epoch had 4 batches when this was saved. With another batch size pass max_duration to "
+        "schedule(): the saved length, or from the start a length in samples or tokens."
+    )
+    assert "Horizon('12ba'" in str(caught.value.__cause__)
     trainer = run(tmp_path, LINE, **smaller, max_duration="12ba")
     assert [row["lr"][0] for row in trainer.recorder.rows] == [LR * (1 - k / 12) for k in range(3, 12)]
 

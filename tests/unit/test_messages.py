@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
+from timesched.integrations.common import CountingSchedulers, Schedulers, check_average, make_average, read_counts
 
 CLOCK = Clock("4ba")
 UNKNOWN = "samples_per_batch. Pass samples_per_batch=... to the Clock, the Horizon or the adapter"
@@ -205,7 +207,57 @@ TIMES_AND_CLOCKS = [
 ]
 SCHEDULES = []
 BINDING = []
-ADAPTERS = []
+ADAPTERS = [
+    (
+        "entries=[]: there is no schedule. Pass a schedule of timesched, or a Binding.",
+        lambda: Schedulers(sgd(), Clock("4ba"), []),
+    ),
+    (
+        "on_change='same': the state is of 0 schedules, and here are 1. Make the schedules that were saved, or pass "
+        'on_change="new" to continue with the present ones.',
+        lambda: Schedulers(sgd(), Clock("4ba"), [LinearScheduler()]).load_state_dict({"schedulers": []}),
+    ),
+    (
+        'average: the state has no average of the weights. Leave average= out, or pass on_change="new" to begin one '
+        "with the present weights.",
+        lambda: Schedulers(sgd(), Clock("4ba"), [LinearScheduler()], average=object()).load_state_dict(
+            Schedulers(sgd(), Clock("4ba"), [LinearScheduler()]).state_dict()
+        ),
+    ),
+    (
+        "on_change='same': the run continues after 3 batches, and its checkpoint has no state of these schedules. Pass "
+        'on_change="new" to start them at this batch.',
+        lambda: Schedulers(sgd(), Clock("4ba"), [LinearScheduler()]).begin_at(3),
+    ),
+    (
+        "evaluate_averaged=True: there is no average to evaluate. Pass average=, a function that makes one.",
+        lambda: check_average(True, None),
+    ),
+    (
+        "average: the parameters are DTensors, and a trainer saves the scheduler as one file, without their shards. "
+        "Leave average= out, and step and save optim.WeightAverage(model.parameters(), scheduler.clock) yourself, as "
+        "docs/averages.md shows.",
+        lambda: make_average(SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=())]}]), CLOCK, sgd),
+    ),
+    (
+        "tokens: the run counts them, and this batch has no count. Give the clock conversion factors, or count the "
+        "tokens.",
+        lambda: CountingSchedulers(sgd(), Clock("9ba"), [LinearScheduler(t_max="9tok")]).tick({"samples": 4}),
+    ),
+    (
+        "samples: the run counts them, and this batch has no count. Give the clock conversion factors, or count the "
+        "samples.",
+        lambda: CountingSchedulers(sgd(), Clock("9ba"), [LinearScheduler(t_max="9sp")]).tick({}),
+    ),
+    (
+        "count(batch)=2: it may have 'samples' and 'tokens' only. Return {'samples': ..., 'tokens': ...}.",
+        lambda: read_counts(len, [1, 2]),
+    ),
+    (
+        "count(batch)={'words': 3}: it may have 'samples' and 'tokens' only. Return {'samples': ..., 'tokens': ...}.",
+        lambda: read_counts(lambda batch: {"words": 3}, None),
+    ),
+]
 COMPLETE = [*TIMES_AND_CLOCKS, *SCHEDULES, *BINDING, *ADAPTERS]
 
 

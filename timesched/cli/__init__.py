@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+        self.exit(2, f"{self.prog}: {message}. Run {self.prog} --help for the options.\n")
 
 
 def replace_underscores(argument: str) -> str:
@@ -57,7 +57,7 @@ def check_optim() -> None:
     origin = getattr(importlib.util.find_spec("optim"), "origin", "")
     if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(origin):
         raise ImportError(
-            f"{origin} hides the package optim of torch-timesched: rename it, or run timesched in another folder."
+            f"{origin} hides the package optim of torch-timesched. Rename it, or run timesched in another folder."
         )
 
 

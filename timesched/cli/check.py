@@ -106,7 +106,7 @@ def _run_check(options: argparse.Namespace) -> int:
         try:
             written = [] if scheduler is None else sources(scheduler, trial.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
-            print(f"timesched check: {path} is not looked at: {error}", file=sys.stderr)
+            print(f"timesched check: {path} is not checked: {error}", file=sys.stderr)
             continue
         try:
             for source in written:
@@ -125,9 +125,9 @@ def _run_check(options: argparse.Namespace) -> int:
     for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
     if trial.optimizer is None and trial.schedulers:
-        print("timesched check: without an optimizer, what schedulers write is not looked at", file=sys.stderr)
+        print("timesched check: without an optimizer, the values of schedulers are not checked", file=sys.stderr)
     if model is None and "SCHEDULE" not in trial.schedulers:
-        print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
+        print("timesched check: without --model, tags and weight decay are not checked", file=sys.stderr)
     return 1 if faults else 0
 
 
@@ -143,8 +143,8 @@ def find_infinite_value(course: Course) -> Iterator[str]:
     count = next((count for count, value in course.values.items() if not math.isfinite(value)), None)
     if count is not None:
         yield (
-            f"the value is {course.values[count]:.4g} at {course.time_text(count)}, where a step stops with an error: "
-            f"end the schedule before, or change its arguments"
+            f"the value is {course.values[count]:.4g} at {course.time_text(count)}, and a step with it raises an "
+            f"error. End the schedule before, or change its arguments."
         )
 
 
@@ -152,8 +152,8 @@ def find_negative_learning_rate(course: Course) -> Iterator[str]:
     count = next((count for count, value in course.values.items() if value < 0), None)
     if course.is_learning_rate and count is not None:
         yield (
-            f"the learning rate is {course.values[count]:.4g} at {course.time_text(count)}, and steps go uphill from "
-            f"there: end at 0 or above"
+            f"the learning rate is {course.values[count]:.4g} at {course.time_text(count)}, and steps then go uphill. "
+            f"End at 0 or above."
         )
 
 
@@ -162,20 +162,20 @@ def find_unreached_marks(course: Course) -> Iterator[str]:
     end = course.time_text(run_end(course.source.horizon))
     for kind, count in course.marks:
         if kind == "warmup" and count > course.length:
-            yield f"the warmup takes {course.time_text(count)}, longer than the run of {end}: shorten it"
+            yield f"the warmup takes {course.time_text(count)}, longer than the run of {end}. Shorten it."
         begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
         ends_late = kind in ("peak", "point") and count > course.length
         if begins_late or ends_late:
             time = course.time_text(count)
-            yield f"the {kind} at {time} is never reached in the run of {end}: move it, or leave it out"
+            yield f"the {kind} at {time} is never reached in the run of {end}. Move it, or leave it out."
 
 
 def find_zero_first_learning_rate(course: Course) -> Iterator[str]:
     """Yield a note, which is not a fault: most warmups start at 0."""
     if course.is_learning_rate and course.values[0] == 0.0:
         yield (
-            "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
-            "initial_learning_rate"
+            "the first batch has a learning rate of 0, and changes nothing. Start above 0, with alpha_s or "
+            "initial_learning_rate."
         )
 
 
@@ -191,8 +191,8 @@ def find_jump(course: Course) -> Iterator[str]:
         count, before, after = jumps[0]
         others = f", and {len(jumps) - 1} more" if len(jumps) > 1 else ""
         yield (
-            f"a jump from {before:.4g} to {after:.4g} at {course.time_text(count)}{others}: give the phases that meet "
-            f"there one value, or pass --jump for a larger one"
+            f"the value jumps from {before:.4g} to {after:.4g} at {course.time_text(count)}{others}. Give the phases "
+            f"that meet there one value, or pass a larger --jump."
         )
 
 
@@ -208,7 +208,7 @@ def find_late_end(course: Course) -> Iterator[str]:
     if reached > course.length and abs(last - end_value) > course.far * course.largest_value:
         yield (
             f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time_text(reached)}, "
-            f"in a run of {end}: end the schedule with the run, as with '1dur'"
+            f"in a run of {end}. End the schedule with the run, as with '1dur'."
         )
 
 
@@ -217,7 +217,7 @@ def find_beta_out_of_range(course: Course) -> Iterator[str]:
     wrong = torch.nonzero((betas < 0) | (betas >= 1))
     if len(wrong):
         i = int(wrong[0])
-        yield f"it is {betas[i]:.4g} at step {i + 1}, and has to be at least 0 and below 1: change the schedule"
+        yield f"it is {betas[i]:.4g} at step {i + 1}, and must be at least 0 and below 1. Change the schedule."
 
 
 def find_miscorrected_average(course: Course) -> Iterator[str]:
@@ -233,8 +233,8 @@ def find_miscorrected_average(course: Course) -> Iterator[str]:
     i = int(ratios.log().abs().argmax())
     if abs(math.log(ratios[i])) > math.log1p(course.jump):
         yield (
-            f"after step {i + 1} the average is {ratios[i]:.3g} times what it should be, as the bias correction "
-            f"takes {betas[i]:.4g} for the beta of all steps so far: change it later, or less"
+            f"after step {i + 1} the average is {ratios[i]:.3g} times its correct value: the bias correction uses "
+            f"{betas[i]:.4g} for all steps so far. Change the beta later, or less."
         )
 
 
@@ -256,8 +256,8 @@ def find_decaying_norms(model: Any, optimizer: Any, schedulers: list[Any]) -> It
         if names and (i in scheduled or group.get("weight_decay")):
             listed = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if names[_SHOWN_NAMES:] else "")
             yield (
-                f"optimizer: norms and biases of group {i} decay ({len(names)}: {listed}): write no_decay: true, and "
-                f"give a scheduler of the weight decay the tags of the others (decay_tag)"
+                f"optimizer: norms and biases of group {i} decay ({len(names)}: {listed}). Write no_decay: true, and "
+                f"give a scheduler of the weight decay the tags of the other groups (decay_tag)."
             )
 
 
@@ -266,8 +266,8 @@ def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
     for path, scheduler in schedulers.items():
         if scheduler is not None and not any(scheduler.factors):
             yield (
-                f"{path}: {scheduler.key} is 0 in every group that it sets, and a multiple of 0 is 0: give the "
-                f"optimizer a {scheduler.key}"
+                f"{path}: {scheduler.key} is 0 in every group that it sets, and a multiple of 0 is 0. Give the "
+                f"optimizer a {scheduler.key}."
             )
 
 
@@ -286,8 +286,8 @@ def find_unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) ->
             if size <= 1:
                 yield (
                     f"optimizer: a step of the highest learning rate, {learning_rate:.4g}, is rounded away from "
-                    f"bfloat16 weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
-                    f"stochastic_rounding: true"
+                    f"bfloat16 weights of {size:.4g} and more, as in group {i}. Pass master_weights: true, or "
+                    f"stochastic_rounding: true."
                 )
         if has_large_updates(group, learning_rate):
             yield f"optimizer: group {i} has a learning rate of {learning_rate:.4g}: {LARGE_UPDATES}"

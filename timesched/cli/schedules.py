@@ -56,7 +56,7 @@ def read_finite(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0.0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of 0 or more: write one, such as 0.1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of at least 0, such as 0.1")
     return number
 
 
@@ -66,7 +66,9 @@ def make_model(place: str | None) -> torch.nn.Module | None:
         return None
     module, _, name = place.partition(":")
     if not name:
-        raise ValueError(f"--model {place}: write module:name, where the name is a function that returns the model.")
+        raise ValueError(
+            f"--model {place}: there is no name. Write module:name, for a function that returns the model."
+        )
     if os.getcwd() not in sys.path:  # `python -m` adds the folder itself, the installed program does not
         sys.path.insert(0, os.getcwd())
     try:
@@ -76,7 +78,9 @@ def make_model(place: str | None) -> torch.nn.Module | None:
     except Exception as error:  # a user's module may raise any error
         raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
+        raise TypeError(
+            f"--model {place}: it returned an object of type {type(model).__name__}. Return a torch.nn.Module."
+        )
     return model
 
 
@@ -109,12 +113,15 @@ def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate:
         warnings.filterwarnings("ignore", f".*({'|'.join(reported)})")
         if is_config(text):
             if learning_rate is not None:
-                raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")
+                raise ValueError(
+                    f"--lr {learning_rate}: it is for schedules by name, and {path} has a learning rate. Change it "
+                    f"there."
+                )
             with prefix_errors(path):
                 return make_trial(read_config(path), model, run, only=number)
         entry = read_entry(text)
         if "max_duration" not in run and entry.keys() <= SCHEDULE.public_classes.keys():
-            raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
+            raise ValueError(f"{text}: the schedule needs a run. Pass its length, such as --max-duration 90ep.")
         if _has_half_life(entry):  # it sets a value that is not a learning rate
             entry = {name: {"key": "momentum", **arguments} for name, arguments in entry.items()}
         optimizer = {"SGD": {"lr": 1.0 if learning_rate is None else learning_rate, "momentum": 0.9}}
@@ -135,7 +142,7 @@ def make_sources(text: str, run: dict[str, Any], learning_rate: float | None = N
     with prefix_errors("SCHEDULE" if by_name else text):
         trial.problems.raise_all()
         if not trial.schedulers:
-            raise ValueError("there are no 'schedulers'.")
+            raise ValueError("the config has no 'schedulers'. Add one.")
         all_sources = list(
             chain.from_iterable(sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
         )
@@ -156,10 +163,10 @@ def read_entry(text: str) -> dict[str, Any]:
         tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval")
         compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is written twice
     except SyntaxError as error:
-        raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
+        raise ValueError(f"{text!r:.80}: {error.msg}. Write a call such as Name(argument=1).") from None
     entry = _read_argument(tree.body)
     if not isinstance(tree.body, ast.Call):
-        raise ValueError(f"{text!r} is no schedule: write one as \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
+        raise ValueError(f"{text!r}: this is not a schedule. Write \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
     return entry  # type: ignore[no-any-return]  # of a call
 
 
@@ -171,7 +178,7 @@ def _read_argument(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, strings and lists.") from None
+        raise ValueError(f"{ast.unparse(node):.80}: this is not a literal. Write numbers, strings and lists.") from None
 
 
 def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
@@ -186,7 +193,7 @@ def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
     parameters = [argument for argument in arguments_of(cls).values() if argument.name != "optimizer"]
     names = [argument.name for argument in parameters if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     if len(positional) > len(names) or not named.keys().isdisjoint(names[: len(positional)]):
-        raise ValueError(f"{ast.unparse(call)}: too many arguments: {cls.__name__} takes {', '.join(names)}.")
+        raise ValueError(f"{ast.unparse(call)}: there are too many arguments. {cls.__name__} takes {', '.join(names)}.")
     return {cls.__name__: {**dict(zip(names, positional)), **named}}
 
 
@@ -210,11 +217,11 @@ def resolve_class(name: str) -> type:
                 if stem.lower().startswith(wanted) or wanted == _initials(stem)
             ]
         if len(matches) > 1:
-            raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, matches))}?")
+            raise ValueError(f"{name!r}: no schedule has this name. Did you mean {' or '.join(map(repr, matches))}?")
         if matches:
             return family.public_classes[matches[0]]
     calls = [call for call, names in PEERS.items() if wanted in names.split()]
     suggestion = " or ".join(calls or map(repr, similar_names(name, SCHEDULER.public_classes)))
-    raise ValueError(
-        f"there is no schedule {name!r}: " + (f"did you mean {suggestion}?" if suggestion else "see timesched list")
-    )
+    if suggestion:
+        raise ValueError(f"{name!r}: no schedule has this name. Did you mean {suggestion}?")
+    raise ValueError(f"{name!r}: no schedule has this name. Run timesched list to see all names.")

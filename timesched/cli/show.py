@@ -67,7 +67,9 @@ def _run_plot(options: argparse.Namespace) -> int:
     lines = [line(source, options.unit) for source in _make_sources(options)]
     units = sorted({line.unit.value for line in lines})
     if units[1:]:
-        raise ValueError(f"the runs are counted in {' and '.join(units)}, and one axis has one unit: give --unit dur.")
+        raise ValueError(
+            f"--unit: the runs are counted in {' and '.join(units)}, and one axis has one unit. Pass --unit dur."
+        )
     print(picture(lines) if options.out is None else f"wrote {save(lines, options.out)}")
     return 0
 

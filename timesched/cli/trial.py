@@ -53,10 +53,10 @@ def make_trial(
     sections = read_sections(config) | dict(run)
     sections.pop("process_group", None)  # there is one rank
     if run and sections.get("max_duration") is None:
-        raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
+        raise ValueError("max_duration: the options of a run need its length. Pass it, such as --max-duration 90ep.")
     entries = {place.format(i): entry for i, entry in enumerate(sections["schedulers"]) if only in (None, i)}
     if only is not None and not entries:
-        raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
+        raise ValueError(f"schedulers[{only}]: there is no such entry. The first entry is 0.")
     trial = Trial()
     spec, trial.clock, specs = resolve_entries(sections, entries, None, trial.problems)
     grouped = None

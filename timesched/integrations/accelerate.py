@@ -26,7 +26,7 @@ __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 class MicrobatchSchedulers(CountingSchedulers):
     """The scheduler that `schedule` returns: stepped after each microbatch, it counts each step of the optimizer."""
 
-    fix = "call step({}=...), or give schedule() the rates that they follow from"
+    fix = "Call step({}=...), or pass the conversion factors to schedule()."
 
     def __init__(
         self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any, average: Any
@@ -44,7 +44,10 @@ class MicrobatchSchedulers(CountingSchedulers):
         missing count that a schedule reads.
         """
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
-            raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
+            raise ValueError(
+                "This scheduler was prepared, and it counts the processes itself. Leave it out of "
+                "accelerator.prepare()."
+            )
         microbatch = {name: count for name, count in (("samples", samples), ("tokens", tokens)) if count is not None}
         counts = add_counts(self.counts, microbatch)
         if not self.accelerator.sync_gradients:
@@ -95,7 +98,7 @@ def schedule(
     """
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise TypeError(
-            f"optimizer is of type {type(optimizer).__name__}, and may be replaced: pass the one that "
+            f"schedule.optimizer: it is of type {type(optimizer).__name__}, and may be replaced. Pass the one that "
             f"accelerator.prepare() returned."
         )
     clock = Clock(

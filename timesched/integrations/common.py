@@ -52,7 +52,7 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
     Raises `TypeError` if there is no entry, and as `Binding` does.
     """
     if not entries:
-        raise TypeError("There is no schedule: pass one of timesched's, or a Binding.")
+        raise TypeError(f"entries={entries!r}: there is no schedule. Pass a schedule of timesched, or a Binding.")
     return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
 
 
@@ -139,8 +139,8 @@ class Schedulers(LRScheduler):
         pairs = self._match_states(states)
         if self.average is not None and saved_average is None and self.on_change == "same":
             raise ValueError(
-                'The state has no average of the weights: leave average= out, or pass on_change="new" to begin one '
-                "with the present weights."
+                "average: the state has no average of the weights. Leave average= out, or pass "
+                'on_change="new" to begin one with the present weights.'
             )
         loads = [(bound, bound.read_state(state)) for bound, state in pairs]  # raises before anything is changed
         if self.average is not None and saved_average is not None:
@@ -162,8 +162,9 @@ class Schedulers(LRScheduler):
             return pairs
         if len(states) != len(self.bound):
             raise ValueError(
-                f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
-                f'saved, or pass on_change="new" to continue with the present ones.'
+                f"on_change={self.on_change!r}: the state is of {len(states)} schedules, and here are "
+                f'{len(self.bound)}. Make the schedules that were saved, or pass on_change="new" to continue with the '
+                f"present ones."
             )
         return list(zip(self.bound, states))
 
@@ -177,8 +178,8 @@ class Schedulers(LRScheduler):
             return
         if self.on_change != "new":
             raise ValueError(
-                f"The run continues after {batches} batches, and its checkpoint has no state of these schedules: pass "
-                f'on_change="new" to continue with them from there.'
+                f"on_change={self.on_change!r}: the run continues after {batches} batches, and its checkpoint has no "
+                f'state of these schedules. Pass on_change="new" to start them at this batch.'
             )
         known = batches, TimeUnit.BATCH  # gives the next count
         for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
@@ -199,7 +200,9 @@ class Schedulers(LRScheduler):
 def check_average(evaluate_averaged: bool, average: Any) -> None:
     """Raise `ValueError` if an average should be evaluated, and no function makes one."""
     if evaluate_averaged and average is None:
-        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+        raise ValueError(
+            "evaluate_averaged=True: there is no average to evaluate. Pass average=, a function that makes one."
+        )
 
 
 def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
@@ -214,9 +217,9 @@ def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any
         params += group["params"]
     if any(hasattr(p, "placements") for p in params):  # a DTensor
         raise ValueError(
-            "average: parameters are DTensors, and a trainer saves the scheduler as one file, without their shards: "
-            "leave average= out, make optim.WeightAverage(model.parameters(), scheduler.clock), step it after each "
-            "batch, and save it by torch.distributed.checkpoint, as docs/averages.md shows."
+            "average: the parameters are DTensors, and a trainer saves the scheduler as one file, without their "
+            "shards. Leave average= out, and step and save optim.WeightAverage(model.parameters(), scheduler.clock) "
+            "yourself, as docs/averages.md shows."
         )
     return average(params, clock)
 
@@ -224,7 +227,7 @@ def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any
 class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
-    fix = ""  # how to give the counts
+    fix = "Give the clock conversion factors, or count the {}."  # the advice if a count is missing
     counts: Mapping[str, Any] | None = None  # of the microbatches since the last step of the optimizer
 
     def tick(self, counts: Mapping[str, Any]) -> None:
@@ -236,7 +239,7 @@ class CountingSchedulers(Schedulers):
             if unit in self.units and not known:
                 counted = unit.name.lower() + "s"
                 raise ValueError(
-                    f"This run counts {counted}, and this batch's are not known: {self.fix.format(counted)}."
+                    f"{counted}: the run counts them, and this batch has no count. {self.fix.format(counted)}"
                 )
         self.clock.allow_late_steps()  # in manual optimization of Lightning after several batches
         self.clock.tick(**counts)
@@ -257,7 +260,10 @@ def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mappin
     """Count a batch by the user's function. Raises `TypeError` if it returns anything but samples and tokens."""
     counts = count(batch)
     if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
-        raise TypeError(f"count(batch) returned {counts!r}: let it return {{'samples': ..., 'tokens': ...}}.")
+        raise TypeError(
+            f"count(batch)={counts!r}: it may have 'samples' and 'tokens' only. Return "
+            f"{{'samples': ..., 'tokens': ...}}."
+        )
     return counts
 
 
@@ -279,7 +285,7 @@ def warn_of_early_end(clock: Clock, first_batch: Time[Any]) -> None:
     reached: Any = clock.horizon.progress(timestamp) * length.exact
     if length.exact - reached >= reached / timestamp.batch.value:  # the average length of a batch
         warnings.warn(
-            f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}: let it "
-            f"train for longer, by its max_steps or epochs, or pass the length that it trains as max_duration.",
+            f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}. Train "
+            f"for longer, by max_steps or epochs, or pass the length that the Trainer trains as max_duration.",
             stacklevel=2,
         )

@@ -99,9 +99,14 @@ class Schedules(Callback):
     ) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
-                raise TypeError(f"{entry!r} does not say which key it sets: pass Binding({entry!r}, 'weight_decay').")
+                raise TypeError(
+                    f"Schedules.entries: {entry!r} has no key. Pass a Binding of it and a key such as 'weight_decay'."
+                )
             if not (isinstance(entry, Binding) or _is_scheduler(entry) or callable(entry)):
-                raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
+                raise TypeError(
+                    f"Schedules.entries: {entry!r} cannot be run. Pass a Binding, a scheduler, or a function of the "
+                    f"optimizer."
+                )
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
         horizon = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
@@ -125,7 +130,9 @@ class Schedules(Callback):
         """Start with a new Trainer."""
         name = type(self).__qualname__
         if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
-            raise ValueError(f"There are two {name} callbacks, and room to save one: pass the entries of both to one.")
+            raise ValueError(
+                f"{name}: there are two such callbacks, and a checkpoint saves one. Pass the entries of both to one."
+            )
         self._reset()
 
     def before_load(self, state: Any, logger: Any) -> None:
@@ -169,7 +176,8 @@ class Schedules(Callback):
         restart = self._advice_to_restart()
         if len(saved_schedules) != len(self.schedulers):
             raise ValueError(
-                f"The checkpoint has {len(saved_schedules)} schedules, here are {len(self.schedulers)}; or {restart}."
+                f"Schedules.entries: the checkpoint has {len(saved_schedules)} schedules, and here are "
+                f"{len(self.schedulers)}. Make the schedules that were saved, or {restart}."
             )
         for i, (scheduler, saved) in enumerate(zip(self.schedulers, saved_schedules)):
             present = self._describe_scheduler(scheduler)
@@ -180,7 +188,7 @@ class Schedules(Callback):
                 scheduler.load_state_dict(saved["state"])
             except ValueError as error:
                 raise ValueError(
-                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, or {restart}."
+                    f"Schedule {i} of the checkpoint: {error} Make the schedules that were saved, or {restart}."
                 ) from None
             self._stepped_batches = saved["batch"]
 
@@ -195,11 +203,11 @@ class Schedules(Callback):
             self.average.reset_state()
         else:
             raise ValueError(
-                f"The checkpoint has no average of the weights: leave average= out, or {self._advice_to_restart()}."
+                f"Schedules.average: the checkpoint has no average. Leave average= out, or {self._advice_to_restart()}."
             )
 
     def _advice_to_restart(self) -> str:
-        return f"start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
+        return f"start again with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
 
     def _move_average_clock(self) -> None:
         """Set the clock of the average to the position of the Trainer."""
@@ -224,8 +232,8 @@ class Schedules(Callback):
         if self._clock is None:
             if self._saved_schedules is not None or state.timestamp.batch > 0:
                 raise ValueError(
-                    "The checkpoint was loaded before the length of the run was known: give it to the Trainer, "
-                    "Trainer(max_duration=...); fit(duration=...) may be another."
+                    "Trainer.max_duration=None: the checkpoint was loaded before the length of the run was known. Pass "
+                    "Trainer(max_duration=...), also where fit(duration=...) has a different length."
                 )
             self._make_schedulers(state)
         else:
@@ -304,9 +312,9 @@ class Schedules(Callback):
             for other in state.schedulers:
                 for key, i in sorted(_scheduled_keys(scheduler) & _scheduled_keys(other)):
                     raise ValueError(
-                        f"{key!r} of parameter group {i} is set by two schedulers, {qualified_name(scheduler)} and "
-                        f"{qualified_name(other)} of schedulers=: give each a tag of its own, or use one of them. The "
-                        f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
+                        f"{key!r} of parameter group {i}: two schedulers set it, {qualified_name(scheduler)} and "
+                        f"{qualified_name(other)} of schedulers=. Use one of them, or give each a tag of its own. The "
+                        f"Trainer keeps the schedulers of fit(): trainer.state.schedulers = [] drops them."
                     )
 
 
@@ -340,16 +348,17 @@ def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequen
     for scheduler in schedulers:
         if not _is_scheduler(scheduler):
             raise TypeError(
-                f"{qualified_name(entry)} returned {scheduler!r}: a scheduler has {', '.join(_SCHEDULER_METHODS)}."
+                f"{qualified_name(entry)} returned {scheduler!r}: this is not a scheduler. Return an object with "
+                f"{', '.join(_SCHEDULER_METHODS)}."
             )
         if getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise ValueError(
-                f"{qualified_name(scheduler)} is for another optimizer than the Trainer's: make it on that one."
+                f"{qualified_name(scheduler)}: its optimizer is not the Trainer's. Make it on the Trainer's optimizer."
             )
         if isinstance(getattr(scheduler, "clock", None), Clock):
             raise ValueError(
-                f"{qualified_name(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
-                f"function of (optimizer, clock), and pass that; the clock that it gets is the run's."
+                f"{qualified_name(scheduler)}: it follows a timesched.Clock, which a Trainer does not tick. Pass a "
+                f"function of (optimizer, clock) that makes it: it gets the clock of the run."
             )
     return schedulers
 

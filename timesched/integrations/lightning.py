@@ -26,6 +26,8 @@ from .common import Binding, CountingSchedulers, add_counts, check_average, make
 
 __all__ = ["Binding", "schedule"]
 
+_PASS_LENGTH = "Pass a length to schedule(), such as max_duration='10000ba'."
+
 
 def schedule(
     module: LightningModule,
@@ -83,7 +85,10 @@ def schedule(
     """
     if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
         types = f"{type(module).__name__}, {type(optimizer).__name__}"
-        raise TypeError(f"schedule({types}, ...): pass the LightningModule, its optimizer, and then the schedules.")
+        raise TypeError(
+            f"schedule({types}, ...): the first two arguments are wrong. Pass the LightningModule, its optimizer, and "
+            f"then the schedules."
+        )
     check_average(evaluate_averaged, average)
     trainer: Any = module.trainer
     options = {
@@ -101,7 +106,9 @@ def schedule(
     if counting is None:
         counting = _CountingCallback(trainer, module, options)
     elif options not in (counting.options, defaults):
-        raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
+        raise ValueError(
+            "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
+        )
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting, entries, on_change, weight_average)
     other_callbacks = [
@@ -130,9 +137,8 @@ def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any
         process_group=trainer.world_size > 1,
     )
     if has_no_loader and trainer.ckpt_path is not None:
-        trainer.fit_loop._combined_loader = (
-            None  # the Trainer does not resume a loader that was made before it reads the checkpoint
-        )
+        # The Trainer does not resume a loader that was made before it reads the checkpoint.
+        trainer.fit_loop._combined_loader = None
     return clock
 
 
@@ -152,22 +158,24 @@ def _total_steps(trainer: Any, module: LightningModule) -> int:
                 math.ceil(microbatches / callback.get_accumulate_grad_batches(epoch)) for epoch in range(epochs)
             )
             steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
-    reason = None
     if not 0 < steps < math.inf:
-        reason = f"it is {steps} steps, without an end"
-    elif not module.automatic_optimization and trainer.max_steps != -1:
-        reason = f"max_steps={trainer.max_steps} counts steps of all optimizers, a batch is a call of training_step"
-    elif 0 < trainer.reload_dataloaders_every_n_epochs < epochs:
-        reason = "it reloads its data loader, which may then have another length"
-    if reason is not None:
-        raise ValueError(f"The Trainer's length in batches is not known: {reason}. Pass max_duration='10000ba', say.")
+        raise ValueError(f"max_duration=None: the Trainer trains {steps} steps, without an end. {_PASS_LENGTH}")
+    if not module.automatic_optimization and trainer.max_steps != -1:
+        raise ValueError(
+            f"max_duration=None: max_steps={trainer.max_steps} counts the steps of all optimizers, and a batch is a "
+            f"call of training_step. {_PASS_LENGTH}"
+        )
+    if 0 < trainer.reload_dataloaders_every_n_epochs < epochs:
+        raise ValueError(
+            f"max_duration=None: the Trainer reloads its data loader, whose length may change. {_PASS_LENGTH}"
+        )
     return int(steps)
 
 
 class _CallbackSchedulers(CountingSchedulers):
     """Schedulers that add the counts of a callback to the clock before they write."""
 
-    fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
+    fix = "Pass schedule(..., count=lambda batch: {{'{}': ...}})."
 
     def __init__(
         self, optimizer: Optimizer, counting: _CountingCallback, entries: Any, on_change: OnChange, average: Any
@@ -217,8 +225,8 @@ class _CountingCallback(Callback):
         configs = self.configs(trainer)
         if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
             raise ValueError(
-                "The scheduler has to be stepped after each step of the optimizer: let configure_optimizers() return "
-                "what schedule() returned, as it is, or the list of several."
+                "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
+                "value of schedule() unchanged, or the list of several."
             )
         self.resumed = trainer.ckpt_path is not None
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):

@@ -101,7 +101,7 @@ class Schedules(LRSchedulersContainer):
         ignored = [f"{name}={value!r}" for name, value in inherited.items() if value != getattr(defaults, name)]
         if ignored:
             raise ValueError(
-                f"The schedules are those of entries, and {', '.join(ignored)} has no effect: leave it out."
+                f"Schedules.Config: {', '.join(ignored)} has no effect on the schedules of entries. Leave it out."
             )
         self.clock = Clock(
             f"{training_steps}ba" if config.max_duration is None else config.max_duration,
@@ -131,7 +131,10 @@ class Schedules(LRSchedulersContainer):
             groups += optimizer.param_groups
         for entry in entries:
             if not select_groups(groups, entry.tags):
-                raise ValueError(f"No parameter group carries the tag {entry.tags!r}: {describe_tags(groups)}.")
+                raise ValueError(
+                    f"Binding.tags={entry.tags!r}: no parameter group carries such a tag; {describe_tags(groups)}. "
+                    f"Select one of these tags, or give it to a group."
+                )
 
     def step(self) -> None:
         """Count a batch, and write the values of the next batch."""
@@ -181,8 +184,8 @@ class Schedules(LRSchedulersContainer):
         saved_kinds, present_kinds = _describe_states(saved_states), _describe_states(self.state_dict()["schedules"])
         if self.on_change == "same" and saved_kinds != present_kinds:
             raise ValueError(
-                f"The state is of {saved_kinds}, and here is {present_kinds}: "
-                f'make the schedules that were saved, or set on_change="new" to continue with the present ones.'
+                f"on_change='same': the state is of {saved_kinds}, and here is {present_kinds}. "
+                f'Make the schedules that were saved, or set on_change="new" to continue with the present ones.'
             )
         for scheduler in self.schedulers:
             for bound in scheduler.bound:

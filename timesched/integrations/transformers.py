@@ -109,22 +109,30 @@ def schedule(
     >>> # schedule(trainer, cosine, decay); trainer.train()
     """
     if not isinstance(trainer, Trainer):
-        raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
+        raise TypeError(
+            f"schedule.trainer: it is of type {type(trainer).__name__}. Pass the Trainer first, and then the schedules."
+        )
     _check_trainer(trainer)
     check_average(evaluate_averaged, average)
     events = _EventCallback(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
     if ssr != 1.0 and max_duration is None:
-        raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
+        raise ValueError(
+            f"schedule.ssr={ssr}: it scales max_duration, which is None. Pass the length of the run before scaling."
+        )
     if evaluate_averaged and trainer.args.load_best_model_at_end:
         warnings.warn(
-            "load_best_model_at_end: what is compared is the average of the weights, and the weights are saved.",
+            "load_best_model_at_end=True: the average of the weights is compared, and the weights are saved. Leave it "
+            "out, or evaluate_averaged.",
             stacklevel=2,
         )
     defaults = {"lr_scheduler_type": "linear", "warmup_steps": 0}
     settings = {name: getattr(trainer.args, name) for name in defaults}
     ignored = [f"{name}={setting!r}" for name, setting in settings.items() if setting != defaults[name]]
     if ignored:
-        warnings.warn(f"The schedules are those that are given here: {', '.join(ignored)} has no effect.", stacklevel=2)
+        warnings.warn(
+            f"TrainingArguments: {', '.join(ignored)} has no effect on the schedules of schedule(). Leave it out.",
+            stacklevel=2,
+        )
     options = _Options(
         make_bindings(entries),
         max_duration=max_duration,
@@ -150,16 +158,20 @@ def schedule(
 
 def _check_trainer(trainer: Any) -> None:
     """Raise `ValueError` for a Trainer that has a scheduler already, or does not step its scheduler."""
-    scheduler = trainer.lr_scheduler
-    callbacks = trainer.callback_handler.callbacks
-    if scheduler is not None or any(isinstance(callback, _CountingCallback) for callback in callbacks):
-        description = "schedules" if scheduler is None else f"a {type(scheduler).__name__}"
+    if any(isinstance(callback, _CountingCallback) for callback in trainer.callback_handler.callbacks):
         raise ValueError(
-            f"The Trainer has a scheduler already, {description}: leave it out, as in "
-            f"Trainer(optimizers=(optimizer, None)), and call schedule() once, with all entries, before train()."
+            "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before "
+            "train()."
+        )
+    if trainer.lr_scheduler is not None:
+        raise ValueError(
+            f"schedule.trainer: the Trainer has a {type(trainer.lr_scheduler).__name__} already. Leave it out, as in "
+            f"Trainer(optimizers=(optimizer, None))."
         )
     if trainer.is_deepspeed_enabled:
-        raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
+        raise ValueError(
+            "schedule.trainer: DeepSpeed steps the scheduler itself here. Follow docs/trainers/deepspeed.md instead."
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +206,7 @@ class _TrainerClock(Clock):
 class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
-    fix = "let schedule(..., count=) return {{'{}': ...}}"
+    fix = "Pass schedule(..., count=), a function that returns {{'{}': ...}}."
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state. Raises `ValueError` as `Schedulers` do."""
@@ -206,9 +218,9 @@ class _TrainerSchedulers(CountingSchedulers):
             if saved == present:
                 raise
             raise ValueError(
-                f"An epoch had {saved} batches when this was saved, and has {present} now. With another batch size "
-                f"pass max_duration to schedule(): the length that was saved, "
-                f"or from the start one in samples or tokens."
+                f"batches_per_epoch={present}: an epoch had {saved} batches when this was saved. With another batch "
+                f"size pass max_duration to schedule(): the saved length, or from the start a length in samples or "
+                f"tokens."
             ) from error
 
 
@@ -347,18 +359,19 @@ class _CountingCallback(TrainerCallback):
         counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
         if TimeUnit.TOKEN in self.units and not counts_tokens:
             raise ValueError(
-                "This run counts tokens, and the Trainer does not: set "
-                "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'; or pass count= or "
+                "tokens: the run counts them, and the Trainer does not. Set "
+                "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
                 "tokens_per_sample= to schedule()."
             )
         if TimeUnit.EPOCH in self.units and clock.dataloader_len is None:
             raise ValueError(
-                "This run counts epochs, and the data loader has no length: give times in batches, samples or tokens."
+                "epochs: the run counts them, and the data loader has no length. Give times in batches, samples or "
+                "tokens."
             )
         if TimeUnit.ITERATION in self.units:
             raise ValueError(
-                "This run counts iterations (iter), and the Trainer has none: give the time in batches, which are the "
-                "steps of the optimizer, as in '100ba'."
+                "iterations: the run counts them, and the Trainer has none. Give times in batches, which are the steps "
+                "of the optimizer, such as '100ba'."
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -381,9 +394,8 @@ class _CountingCallback(TrainerCallback):
             self.tokens = state.num_input_tokens_seen
             if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in user_counts:
                 raise ValueError(
-                    "This run counts tokens, and the Trainer found none in this batch: it counts the input that the "
-                    "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
-                    "tokens_per_sample."
+                    "tokens: the Trainer found none in this batch. It counts the input that the model's "
+                    "main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
                 )
         if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
             counts = dict.fromkeys(counts, 0)
@@ -411,18 +423,18 @@ class _EventCallback(TrainerCallback):
         self, trainer: Any, evaluate_every: Any, evaluate_at: Any, save_every: Any, save_at: Any, save_before: Any
     ) -> None:
         self.trainer = trainer
-        self.evaluate_every = read_times("schedule: evaluate_every", evaluate_every, above=0)
-        self.evaluate_at = read_times("schedule: evaluate_at", evaluate_at)
-        self.save_every = read_times("schedule: save_every", save_every, above=0)
-        self.save_at = read_times("schedule: save_at", save_at)
+        self.evaluate_every = read_times("schedule.evaluate_every", evaluate_every, above=0)
+        self.evaluate_at = read_times("schedule.evaluate_at", evaluate_at)
+        self.save_every = read_times("schedule.save_every", save_every, above=0)
+        self.save_at = read_times("schedule.save_at", save_at)
         self.save_before: list[Any] = []  # names of marks, and times
         for item in make_list(save_before):
             is_name = isinstance(item, str) and item.isidentifier()
-            self.save_before += [item] if is_name else read_times("schedule: save_before", item)
+            self.save_before += [item] if is_name else read_times("schedule.save_before", item)
         self.last_steps: list[_LastStep] = []  # of this run, before these marks and times
         for name, times in (("evaluate_every", self.evaluate_every), ("evaluate_at", self.evaluate_at)):
             if times and trainer.eval_dataset is None:
-                raise ValueError(f"schedule: {name}={str(times[0])!r}: the Trainer has no eval_dataset: give it one.")
+                raise ValueError(f"schedule.{name}={str(times[0])!r}: the Trainer has no eval_dataset. Give it one.")
 
     def begin(self, clock: Clock, entries: Sequence[Binding], measured: set[TimeUnit]) -> set[TimeUnit]:
         """Find the marks before which to save, on the clock of a run; returns the units that the events read.
@@ -439,14 +451,14 @@ class _EventCallback(TrainerCallback):
         for item in self.save_before:
             if isinstance(item, str) and item not in first_marks:
                 raise ValueError(
-                    f"schedule: save_before={item!r}: no entry has a mark of this name. Give a time, or one of the "
-                    f"marks: {', '.join(first_marks) or 'there are none'}."
+                    f"schedule.save_before={item!r}: no entry has a mark of this name. Give a time, or a mark of "
+                    f"{list(first_marks)}."
                 )
             time = first_marks[item] if isinstance(item, str) else item
             unit = clock.horizon.locate(time, scale=False)[1]
             if unit is TimeUnit.SECOND:
                 raise ValueError(
-                    f"schedule: save_before={str(item)!r}: how many seconds the next step takes is not known. Give a "
+                    f"schedule.save_before={str(item)!r}: the seconds of the next step are not known. Give a "
                     f"time in batches, epochs, samples or tokens."
                 )
             self.last_steps.append(_LastStep(time, unit in measured))
@@ -484,8 +496,8 @@ class _LastStep:
         if not self.is_over and start <= count < end:
             unit = unit_of(counter).value
             warnings.warn(
-                f"schedule: save_before={str(self.time)!r}: no step ended shortly before this time, and nothing was "
-                f"saved: a step went from {start}{unit} to {end}{unit}. Give a time in batches, or an earlier time.",
+                f"schedule.save_before={str(self.time)!r}: no step ended shortly before this time, and nothing was "
+                f"saved; a step went from {start}{unit} to {end}{unit}. Give a time in batches, or an earlier time.",
                 stacklevel=2,
             )
         self.is_over |= is_due
