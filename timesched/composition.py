@@ -18,7 +18,7 @@ from timesched.time.value import TimeLike
 
 def _read_horizon(name: str, value: Any) -> Horizon | None:
     if not isinstance(value, (Horizon, type(None))):
-        raise TypeError(f"{name}={value!r} is not a Horizon: leave it out, or take schedule.cooldown(at=clock, ...).")
+        raise TypeError(f"{name}={value!r}: the value is not a Horizon. Pass a Horizon, or call schedule.cooldown.")
     return value
 
 
@@ -26,9 +26,12 @@ def _read_schedules(name: str, value: Any) -> tuple[Schedule, ...]:
     schedules = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (Mapping, Set)) else (value,)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
-            raise TypeError(f"{name}: {schedule!r} is not a schedule of this package; bind([...]) takes functions too.")
+            raise TypeError(
+                f"{name}={schedule!r}: the value is not a schedule of timesched. Pass schedules here, and functions to "
+                f"bind([...])."
+            )
     if not schedules:
-        raise TypeError(f"{name} is empty: pass at least one schedule.")
+        raise TypeError(f"{name}={value!r}: the list is empty. Pass at least one schedule.")
     return schedules
 
 
@@ -81,8 +84,8 @@ class SequenceScheduler(Schedule):
         total = len(tuple(self.schedules))
         if len(self.milestones) != total - 1:
             raise TimeError(
-                f"SequenceScheduler: {total} schedules need {total - 1} milestones, one at the beginning of each but "
-                f"the first, and there are {len(self.milestones)}."
+                f"SequenceScheduler.milestones={list(map(str, self.milestones))}: the number of milestones does not "
+                f"fit {total} schedules. Pass {total - 1}: one for each schedule except the first."
             )
         if self.relative:  # then none may be a value
             _read_multipliers("", self.schedules)
@@ -247,7 +250,7 @@ class CooldownScheduler(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.horizon is not None and self.t_start is None:
-            raise TimeError("CooldownScheduler: a decay on a horizon of its own needs t_start, a time of that horizon.")
+            raise TimeError("CooldownScheduler.t_start=None: with horizon=..., the start is unknown. Pass t_start.")
         shapes.check_decay(f"CooldownScheduler.alpha_f={self.alpha_f}", self.decay, 1.0, self.alpha_f)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -271,7 +274,7 @@ class CooldownScheduler(Schedule):
         start = frame.before(end, self.t_decay)
         if start < 0:
             raise UnsuitableRun(
-                f"{self!r}: on this run a decay of {end.at(end.count - start).time} would take longer than the "
-                f"{end.time} until t_max: shorten t_decay."
+                f"CooldownScheduler.t_decay={str(self.t_decay)!r}: on this run the decay takes "
+                f"{end.at(end.count - start).time}, which is longer than t_max ({end.time}). Shorten t_decay."
             )
         return end.at(start), end

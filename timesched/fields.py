@@ -23,9 +23,10 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
             parsed = Time.from_input(value)
         except TimeError as error:
             raise TimeError(f"{name}: {error}") from None
-        if parsed.exact < 0 or parsed.exact == above:
-            requirement = "it has to be longer than 0" if above == 0 else "give a time of 0 or more"
-            raise TimeError(f"{name}={str(parsed)!r}: {requirement}.")
+        if above is not None and parsed.exact <= above:
+            raise TimeError(f"{name}={value!r}: the time is not above {above}. Pass a time above {above}.")
+        if parsed.exact < 0:
+            raise TimeError(f"{name}={value!r}: the time is negative. Pass a time of 0 or more.")
         return parsed
 
     return _make_field(read, default)
@@ -68,10 +69,11 @@ def number(
             return None
         parsed = exact_number(value, name)
         if below is not None and parsed >= below:
-            raise TimeError(f"{name}={value!r}: it has to be less than {below}.")
-        if (least is not None and parsed < least) or (above is not None and parsed <= above):
-            requirement = f"at least {least}" if least is not None else f"more than {above}"
-            raise TimeError(f"{name}={value!r}: it has to be {requirement}.")
+            raise TimeError(f"{name}={value!r}: the value is not below {below}. Pass a number below {below}.")
+        if least is not None and parsed < least:
+            raise TimeError(f"{name}={value!r}: the value is below {least}. Pass a number of at least {least}.")
+        if above is not None and parsed <= above:
+            raise TimeError(f"{name}={value!r}: the value is not above {above}. Pass a number above {above}.")
         return float(parsed)
 
     return _make_field(read, default, keyword)
@@ -92,7 +94,9 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
             return parsed.exact if parsed.unit is TimeUnit.BATCH and isinstance(parsed.exact, int) else parsed
         number = exact_number(value, name)
         if number != int(number) or number < least:
-            raise TimeError(f"{name}={value!r}: it has to be a whole number of steps, at least {least}, or a time.")
+            raise TimeError(
+                f"{name}={value!r}: the value is no count of steps. Pass a whole number of at least {least}, or a time."
+            )
         return int(number)
 
     return _make_field(read, default)
@@ -110,7 +114,8 @@ def choice(default: Any, *options: Any) -> Any:
         if value not in options:
             near = difflib.get_close_matches(value.lower(), options, 1, 0.0) if isinstance(value, str) else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise TimeError(f"{name}={value!r}: it is one of {', '.join(map(repr, options))}.{hint}")
+            names = ", ".join(map(repr, options))
+            raise TimeError(f"{name}={value!r}: the value is unknown. Pass one of {names}.{hint}")
         return value
 
     return _make_field(read, default)
@@ -126,7 +131,7 @@ def flag(default: bool) -> Any:
 
     def read(name: str, value: object) -> bool:
         if not isinstance(value, bool):
-            raise TimeError(f"{name}={value!r}: it is either True or False.")
+            raise TimeError(f"{name}={value!r}: the value is not a bool. Pass True or False.")
         return value
 
     return _make_field(read, default)
@@ -142,7 +147,7 @@ def _list_field(element: Any, description: str) -> Any:
 
     def read(name: str, value: object) -> tuple[Any, ...]:
         if isinstance(value, (str, Mapping, Set)) or not isinstance(value, Iterable):
-            raise TimeError(f"{name}={value!r}: pass a list of {description}.")
+            raise TimeError(f"{name}={value!r}: the value is not a list. Pass a list of {description}.")
         return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
 
     return _make_field(read, _REQUIRED)

@@ -134,18 +134,15 @@ def check_compiler() -> None:
     """Raise `RuntimeError`, which names the version, if torch's compiler does not make one graph of a step."""
     if not COMPILES:
         message = (
-            f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "
-            f"leave the step out of what is compiled."
+            f"torch=={torch.__version__}: steps compile on torch {OLDEST_COMPILER} and newer. Update torch, or call "
+            f"the step outside of the compiled function."
         )
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break(message)  # the text of an error is not shown there
         raise RuntimeError(message)
 
 
-def check_not_in_graph(reason: str) -> None:
-    """Raise `RuntimeError` in a graph."""
+def check_not_in_graph(message: str) -> None:
+    """Raise `RuntimeError` with this message in a graph."""
     if torch.compiler.is_compiling():
-        raise RuntimeError(
-            f"{reason}: call step() or refresh() once outside the compiled function. Where a scheduler follows a "
-            f"clock, call it there always: the group's tensor is updated in place, so nothing is compiled again."
-        )
+        raise RuntimeError(message)

@@ -264,8 +264,8 @@ class Frame:
         for before, mark in pairwise(marks):
             if before.index == mark.index and before.count > mark.count:
                 raise TimeError(
-                    f"milestones={list(map(str, milestones))}: on this run {before.time} comes after {mark.time}: put "
-                    f"them in order."
+                    f"milestones={list(map(str, milestones))}: on this run {before.time} comes after {mark.time}. Put "
+                    f"the milestones in order."
                 )
         return marks
 
@@ -308,8 +308,8 @@ class Frame:
         count, own_unit = self.horizon.locate(time)
         if count and not self.horizon.is_fixed(own_unit, unit):
             raise UnsuitableRun(
-                f"{time} has no one length in {unit.value} under a batch-size schedule, and this schedule needs one: "
-                f"write its times in one unit."
+                f"{time}: under a batch-size schedule, the length of this time in {unit.value!r} varies. Write the "
+                f"times of this schedule in one unit."
             )
         return self.horizon.change(count, own_unit, unit)
 
@@ -337,7 +337,7 @@ class Frame:
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
-                f"{schedule!r} would end before the run does. Use t_max='1dur', or a longer one."
+                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time."
             )
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
@@ -382,9 +382,8 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
             return function(tuple([exact_number(horizon.change(count, unit, counter_unit)) for counter_unit in units]))
         if torch.compiler.is_compiling() or count.requires_grad:
             raise TimeError(
-                f"Under a batch-size schedule, counts in {unit.value!r} convert to {units[0].value!r}, in which this "
-                f"schedule counts, on the host: not in a graph, and not with a gradient. Ask for counts in "
-                f"{units[0].value!r}."
+                f"unit={unit.value!r}: under a batch-size schedule, these counts are converted on the host: not in a "
+                f"graph, and not with a gradient. Pass numbers, or counts in the unit of the schedule's times."
             )
         values = [value((number,)) for number in count.flatten().tolist()]
         return torch.tensor(values, dtype=torch.float64, device=count.device).reshape(count.shape)

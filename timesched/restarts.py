@@ -22,7 +22,7 @@ MIN_GROWTH = Fraction("1.1")  # the starts up to 2**63 then make a table of a fe
 def check_growth(name: str, growth: float) -> None:
     """Raise `TimeError`, which begins with `name`, for a growth that is neither 1 nor at least 1.1."""
     if growth != 1 and exact_number(growth) < MIN_GROWTH:
-        raise TimeError(f"{name}={growth}: cycles last equally long with 1, or grow by a factor of at least 1.1.")
+        raise TimeError(f"{name}={growth}: this growth is too small. Pass 1 for equal cycles, or at least 1.1.")
 
 
 def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:

@@ -74,13 +74,13 @@ class Schedule:
         """Raise `TypeError` if the schedule returns values and not multipliers."""
         if not self.relative:
             raise TypeError(
-                f"{self!r} is a value, not a multiplier or a learning rate: alone, or in a sequence of values, write "
-                f"bind(..., key='betas[1]'), in a trainer Binding(..., 'betas[1]')"
+                f"{self!r}: this schedule returns values, not multipliers of a learning rate. Bind it to a beta or to "
+                f"momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer."
             )
 
     def resolve(self, frame: Frame) -> Resolved:
         """The schedule on one run, as a function of counts. The marks, spans and periods of `frame` read the counts."""
-        raise NotImplementedError(f"{type(self).__name__} has to define resolve(frame).")
+        raise NotImplementedError(f"{type(self).__name__}.resolve: the method is missing. Define resolve(self, frame).")
 
     def __call__(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier at `state.timestamp`.
@@ -109,7 +109,7 @@ class Schedule:
             return float(resolution.function(counts_of(time, resolution.counters)))
         time = Time.from_input(time)
         if time.exact < 0:
-            raise TimeError(f"{time} is negative: a schedule begins at 0.")
+            raise TimeError(f"time={str(time)!r}: the time is negative. Pass a time of 0 or more.")
         count, unit = horizon.locate(time, scale=False)
         return float(self._resolution(horizon, unit=unit).function((count,)))
 
@@ -128,7 +128,7 @@ class Schedule:
         """
         horizon, unit = Horizon.of(horizon), TimeUnit(unit)
         if unit is TimeUnit.DURATION:
-            raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
+            raise ValueError("unit='dur': no counter has this unit. Pass the unit of max_duration.")
         return _make_curve(self._resolution(horizon, unit=unit).function)
 
     def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
@@ -210,7 +210,7 @@ class Schedule:
         from timesched.composition import CooldownScheduler  # which is made of this class
 
         if not hasattr(at, "timestamp"):
-            raise TypeError(f"at={at!r} is no moment of a run: pass a Clock that stands there.")
+            raise TypeError(f"at={at!r}: the value is not a moment of a run. Pass a Clock at that moment.")
         horizon = Horizon.of(at)
         _, counter = horizon.place(t_decay)  # in its unit, the two times need no conversion factor
         count, unit = counts_of(at.timestamp, (counter,))[0], unit_of(counter)
@@ -271,7 +271,7 @@ def _make_curve(function: Resolved) -> Callable[[Any], Any]:
         if not isinstance(count, Tensor):
             return float(function((_require_not_negative(count),)))
         if count.dtype is torch.bool or count.is_complex():
-            raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
+            raise TypeError(f"count.dtype={count.dtype}: this tensor holds no counts. Pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
         result = function((double,))
         if not isinstance(result, Tensor):
@@ -284,7 +284,7 @@ def _make_curve(function: Resolved) -> Callable[[Any], Any]:
 def _require_not_negative(count: Any) -> Any:
     number = exact_number(count, "count")
     if number < 0:
-        raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
+        raise TimeError(f"count={count!r}: the count is negative. Pass a count of 0 or more.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
 
 

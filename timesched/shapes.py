@@ -127,8 +127,8 @@ def check_decay(label: str, name: str, start: float, end: float) -> None:
     """Raise `TimeError`, which begins with `label`, if a shape of `DECAYS` does not exist between two values."""
     if name in ("geometric", "harmonic") and not (start > 0 and end > 0 and math.isfinite(start / end)):
         raise TimeError(
-            f"{label}: a {name} decay goes from {start} to {end}, and both have to be more than 0: give an end such as "
-            f"0.01, or take another shape, such as 'exponential'."
+            f"{label}: there is no {name} decay from {start} to {end}. Pass values above 0, such as 0.01, or another "
+            f"shape, such as 'exponential'."
         )
 
 

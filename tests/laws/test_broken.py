@@ -123,8 +123,7 @@ class DecaysInItsWarmup(Schedule):
 @pytest.mark.parametrize("schedule", [StretchesItsWarmup(), DecaysInItsWarmup()])
 def test_the_error_of_a_warmup_that_the_ratio_moves_has_the_fix(schedule):
     """It does not claim that `scale=False` is missing."""
-    words = r"law 'ratio': .* read it with scale=False.*\. Where it is read so, another time of the schedule moves"
-    with pytest.raises(LawBroken, match=words):
+    with pytest.raises(LawBroken, match="If it is read with scale=False"):
         check_schedule_laws(schedule, laws=["ratio"])
 
 
@@ -221,7 +220,7 @@ def test_a_right_one_passes(schedule):
 
 
 def test_a_name_that_is_no_law_is_refused():
-    with pytest.raises(ValueError, match="'speed' is not a law"):
+    with pytest.raises(ValueError, match=r"laws=\['speed'\]"):
         check_schedule_laws(LinearScheduler(), laws=["speed"])
 
 

@@ -114,7 +114,7 @@ HALVES = BatchSizeSchedule({"0dur": 8, "0.5dur": 16})
         (lambda: SIZES.at(Horizon("9ba")), "has no counters"),
         (
             lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=SIZES)),
-            "80sp has no one length in ba under a batch-size schedule",
+            "80sp: under a batch-size schedule",
         ),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, 0.5, 0.0]  # a line over batches, as t_max is
     schedule = WarmupStableDecayScheduler("0ba", "20ba", t_max="320sp")
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, pytest.approx(2 / 3), 0.0]  # over samples
-    with pytest.raises(ValueError, match="a decay of 31.25ba would take longer than the 30ba until t_max"):
+    with pytest.raises(ValueError, match="the decay takes 31.25ba"):
         CooldownScheduler(LinearScheduler(), "330sp").at("0ba", run)
 
 
@@ -319,7 +319,7 @@ def test_closed_forms_on_a_clock_whose_batches_change():
     cycle = OneCycleLR(sgd(), 0.1, max_lr=1.0, total_steps="1440sp", pct_start=0.5, clock=clock)
     assert cycle.values(100)[99] == pytest.approx(0.1 / 1e4)  # the last batch, as torch has it
     assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
-    with pytest.raises(ValueError, match="has no one length in ba under a batch-size schedule"):
+    with pytest.raises(ValueError, match="under a batch-size schedule"):
         CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock)
     tick(clock, 85, stable)
     assert stable.optimizer.param_groups[0]["lr"] == values[85]

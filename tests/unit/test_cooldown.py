@@ -82,7 +82,7 @@ def test_a_cooldown_in_any_unit_of_a_schedule_in_several(t_decay):
 
 
 def test_what_is_no_moment_of_a_run():
-    with pytest.raises(TypeError, match="at='5ba' is no moment of a run"):
+    with pytest.raises(TypeError, match="at='5ba'"):
         COSINE.cooldown("5ba", "5ba")
     with pytest.raises(ValueError, match="harmonic"):
         COSINE.cooldown(Clock("10ba"), "5ba", decay="harmonic")

@@ -163,6 +163,6 @@ def test_what_holds_no_counts_is_refused():
     for bad in (torch.tensor([True]), torch.tensor([1j])):
         with pytest.raises(TypeError, match="holds no counts"):
             LinearScheduler().curve(RUN, "ba")(bad)
-    for unit, words in (("dur", "max_duration"), ("iter", "to iter: no conversion factor")):
+    for unit, words in (("dur", "unit='dur'"), ("iter", "to iter: no conversion factor")):
         with pytest.raises(ValueError, match=words):
             LinearScheduler().curve(RUN, unit)

@@ -121,7 +121,7 @@ def test_the_axis_is_in_the_unit_that_is_asked_for():
         assert drawn.x[-1] == last and drawn.x[0] == 0.0 and drawn.y[0] == 1.0 and drawn.y[-1] == 0.0
     with pytest.raises(ValueError, match="tokens_per_sample"):
         line(Source("", LinearScheduler(), run), "tok")
-    with pytest.raises(ValueError, match="set max_duration"):
+    with pytest.raises(ValueError, match="max_duration=None"):
         line(Source("", LinearScheduler(t_max="3ba"), Horizon(None)))
 
 
@@ -131,7 +131,7 @@ def test_a_run_is_drawn_to_its_end():
     assert drawn.x[-1] == 13.0 and drawn.y[-1] == 0.0
     drawn = line(Source("", LinearScheduler(), Horizon("3tok", ssr=0.5)))
     assert (drawn.x, drawn.y, drawn.marks) == ((0.0, 1.0, 1.5), (1.0, 1.0 - 1.0 / 1.5, 0.0), (("end", 1.5),))
-    with pytest.raises(ValueError, match="growth is inf at 2ba: only finite values"):
+    with pytest.raises(ValueError, match="growth is inf at 2ba"):
         line(Source("growth", StepScheduler("1ba", gamma=1e300), Horizon("3ba")))
 
 
@@ -140,7 +140,7 @@ def test_a_table_of_runs_of_other_lengths():
     sources = [Source("short", LinearScheduler(), Horizon("4ba")), Source("long", LinearScheduler(), Horizon("8ba"))]
     assert values_table(sources, "2ba").rows == [(0, 0, 1.0, 1.0), (0.5, 2, 0.5, 0.75), (1, 4, 0.0, 0.5)]
     assert values_table(sources, "2ba", "dur").rows == [(0, 1.0, 1.0), (0.5, 0.5, 0.5), (1, 0.0, 0.0)]
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match=r"sources=\[\]"):
         values_table([])
 
 
@@ -183,7 +183,7 @@ def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
     assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
     assert f"<div>on a run of {default_run(schedule).max_duration}, presumed: .plot(Horizon(" in shown
     without = MultiStepScheduler(["30ep", "60ba"])._repr_html_()  # units of which there is no common run
-    assert "<svg" not in without and "no picture: the times are in ep and ba, which a run converts" in without
+    assert "<svg" not in without and "no picture: the times are in ep and ba" in without
 
 
 def polyline(shown):

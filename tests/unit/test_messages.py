@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import CountingSchedulers, Schedulers, check_average, make_average, read_counts
+from timesched.testing import check_schedule_laws
 
 CLOCK = Clock("4ba")
 UNKNOWN = "samples_per_batch. Pass samples_per_batch=... to the Clock, the Horizon or the adapter"
@@ -205,7 +206,121 @@ TIMES_AND_CLOCKS = [
         lambda: weight_decay_for("5sp", 0.1, Clock("9ba", samples_per_batch=BatchSizeSchedule("0sp:8 16sp:16"))),
     ),
 ]
-SCHEDULES = []
+SCHEDULES = [
+    (
+        "StepScheduler.step_size='0ba': the time is not above 0. Pass a time above 0.",
+        lambda: StepScheduler("0ba"),
+    ),
+    (
+        "ConstantScheduler.t_max='-1ba': the time is negative. Pass a time of 0 or more.",
+        lambda: ConstantScheduler(0.5, t_max="-1ba"),
+    ),
+    (
+        "time='-1ba': the time is negative. Pass a time of 0 or more.",
+        lambda: LinearScheduler().at("-1ba", CLOCK),
+    ),
+    (
+        "ExponentialScheduler.gamma=-0.5: the value is below 0. Pass a number of at least 0.",
+        lambda: ExponentialScheduler(gamma=-0.5),
+    ),
+    (
+        "RexScheduler.d=1.0: the value is not below 1. Pass a number below 1.",
+        lambda: RexScheduler(d=1.0),
+    ),
+    (
+        "MultiStepScheduler.milestones='10ba': the value is not a list. Pass a list of times, as in ['10ba', "
+        "'0.5dur'].",
+        lambda: MultiStepScheduler("10ba"),
+    ),
+    (
+        "WarmupStableDecayScheduler.decay='sqrt': the value is unknown. Pass one of 'linear', 'cosine', "
+        "'1-sqrt', '1-square', 'exponential', 'geometric', 'harmonic'. Did you mean '1-sqrt'?",
+        lambda: WarmupStableDecayScheduler("1ba", decay="sqrt"),
+    ),
+    (
+        "WarmupStableDecayScheduler.alpha_f=0.0: there is no geometric decay from 1.0 to 0.0. Pass values above "
+        "0, such as 0.01, or another shape, such as 'exponential'.",
+        lambda: WarmupStableDecayScheduler("1ba", decay="geometric"),
+    ),
+    (
+        "WarmupStableDecayScheduler(t_warmup='60ba', t_decay='50ba', t_max='1.0dur', alpha_s=0.0, alpha_f=0.0, "
+        "warmup='linear', decay='linear', decay_rate=0.5, scale_warmup=False): t_warmup (60ba) and t_decay "
+        "(50ba) take longer than t_max (100ba) on this run. Shorten one of the two.",
+        lambda: WarmupStableDecayScheduler("60ba", t_decay="50ba").at("1ba", Horizon("100ba")),
+    ),
+    (
+        "t_max 3ba must be greater than or equal to max_duration 4ba: RexScheduler(t_max='3ba', alpha_f=0.0, "
+        "d=0.5) ends before the run. Pass t_max='1dur', or a longer time.",
+        lambda: RexScheduler("3ba")(CLOCK),
+    ),
+    (
+        "LinearWithWarmupScheduler.scale_warmup=1: the value is not a bool. Pass True or False.",
+        lambda: LinearWithWarmupScheduler("1ba", scale_warmup=1),
+    ),
+    (
+        "CosineAnnealingWarmRestartsScheduler.t_mult=1.05: this growth is too small. Pass 1 for equal cycles, or "
+        "at least 1.1.",
+        lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.05),
+    ),
+    (
+        "OneCycleScheduler.pct_start=0.6: the rise is too long for the cycle. Pass at most 1, or at most 0.5 "
+        "with three phases.",
+        lambda: OneCycleScheduler(pct_start=0.6, three_phase=True),
+    ),
+    (
+        "PiecewiseScheduler.points[0]=['0ba']: this is not a point. Pass [time, value] or [time, value, shape].",
+        lambda: PiecewiseScheduler([["0ba"]]),
+    ),
+    (
+        "PiecewiseScheduler.points=[['2ba', 0.0], ['1ba', 1.0]]: 2ba is listed before 1ba. Put the points in order.",
+        lambda: PiecewiseScheduler([["2ba", 0.0], ["1ba", 1.0]]),
+    ),
+    (
+        "WarmupScheduler.schedule='cosine': the value is not a schedule of timesched. Pass schedules here, and "
+        "functions to bind([...]).",
+        lambda: WarmupScheduler("cosine", "1ba"),
+    ),
+    (
+        "ProductScheduler.schedules=[]: the list is empty. Pass at least one schedule.",
+        lambda: ProductScheduler([]),
+    ),
+    (
+        "HalfLife('1ba'): this schedule returns values, not multipliers of a learning rate. Bind it to a beta or "
+        "to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer.",
+        lambda: ProductScheduler([LinearScheduler(), HalfLife("1ba")]),
+    ),
+    (
+        "SequenceScheduler.milestones=['1ba', '2ba']: the number of milestones does not fit 2 schedules. Pass 1: "
+        "one for each schedule except the first.",
+        lambda: SequenceScheduler([LinearScheduler(), LinearScheduler()], ["1ba", "2ba"]),
+    ),
+    (
+        "CooldownScheduler.t_decay='5ba': on this run the decay takes 5ba, which is longer than t_max (4ba). "
+        "Shorten t_decay.",
+        lambda: CooldownScheduler(LinearScheduler(), "5ba")(CLOCK),
+    ),
+    (
+        "at='5ba': the value is not a moment of a run. Pass a Clock at that moment.",
+        lambda: LinearScheduler().cooldown(at="5ba", t_decay="1ba"),
+    ),
+    (
+        "unit='dur': no counter has this unit. Pass the unit of max_duration.",
+        lambda: LinearScheduler().curve(CLOCK, "dur"),
+    ),
+    (
+        "max_duration=None: a picture needs the length of the run. Pass max_duration.",
+        lambda: LinearScheduler(t_max="3ba").plot(Horizon(None)),
+    ),
+    (
+        "StepScheduler is inf at 2ba: only finite values can be drawn. Change the schedule, or end the run earlier.",
+        lambda: StepScheduler("1ba", gamma=1e300).plot(Horizon("3ba")),
+    ),
+    (
+        "check_schedule_laws.laws=['speed']: 'speed' is not a law. Pass names out of 'purity', 'ratio', 'unit', "
+        "'ends', 'epochs', 'one formula', 'rates', 'cost'.",
+        lambda: check_schedule_laws(LinearScheduler(), laws=["speed"]),
+    ),
+]
 BINDING = []
 ADAPTERS = [
     (

@@ -95,7 +95,7 @@ def test_values(schedule, values):
 def test_a_wrong_shape_names_the_nearest_right_one():
     near = {"sqrt": "1-sqrt", "minus_sqrt": "1-sqrt", "Cosine": "cosine", "exp": "exponential", "square": "1-square"}
     for wrong, right in near.items():
-        with pytest.raises(ValueError, match=rf"decay='{wrong}': it is one of .* Did you mean '{right}'\?") as error:
+        with pytest.raises(ValueError, match=rf"decay='{wrong}': .* Did you mean '{right}'\?") as error:
             WarmupStableDecayScheduler("1ba", decay=wrong)
         assert str(error.value).count(", ") == 6  # of seven shapes
     with pytest.raises(ValueError, match="Did you mean 'square'"):
@@ -152,25 +152,25 @@ MIXED = [
     InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
     WarmupScheduler(PowerScheduler("10tok"), "10ba"),
 ]
-NO_RATE = "Cannot use warmup scheduler .* without samples_per_batch and tokens_per_sample.*Clock"
-NO_ROOM = "t_warmup \\({}ba\\) and t_decay \\({}ba\\) take longer than t_max \\({}ba\\)"
+NO_FACTOR = "Cannot use warmup.*samples_per_batch"
+NO_ROOM = r"t_warmup \({}ba\) and t_decay \({}ba\)"
 STABLE, POINTS = WarmupStableDecayScheduler("0.5dur", "51ba"), PiecewiseScheduler([["0.5dur", 1.0], ["60ba", 0.5]])
 
 
 @pytest.mark.parametrize(
     ("schedule", "run", "words"),
     [
-        *((each, Clock("100ba"), "t_max 99ba must be greater .* max_duration 100ba") for each in BEFORE_THE_END),
-        *((each, Clock("1000tok"), NO_RATE) for each in MIXED),
+        *((each, Clock("100ba"), "t_max 99ba must be greater") for each in BEFORE_THE_END),
+        *((each, Clock("1000tok"), NO_FACTOR) for each in MIXED),
         *((each, Clock("1000tok", samples_per_batch=2), "tokens_per_sample") for each in MIXED),
         (LinearWithWarmupScheduler("10ba", t_max="0.9dur"), Clock("100ba", ssr=2.0), "must be greater"),
-        (STABLE, Clock("100ba"), NO_ROOM.format(50, 51, 100)),
-        (WarmupStableDecayScheduler("40ba", "40ba"), Clock("100ba", ssr=0.5), NO_ROOM.format(40, 20, 50)),
-        (CooldownScheduler(LINE, "101ba"), Clock("100ba"), "a decay of 101ba would take longer than the 100ba until"),
+        (STABLE, Clock("100ba"), NO_ROOM.format(50, 51)),
+        (WarmupStableDecayScheduler("40ba", "40ba"), Clock("100ba", ssr=0.5), NO_ROOM.format(40, 20)),
+        (CooldownScheduler(LINE, "101ba"), Clock("100ba"), "t_decay='101ba'"),
         (
             CooldownScheduler(LINE, "1ba", "100ba", alpha_f=0.5, decay="harmonic"),
             Clock("100ba"),
-            "harmonic decay goes from 0.0 to 0.5",
+            "no harmonic decay from 0.0 to 0.5",
         ),
         (POINTS, Clock("200ba"), "on this run 100ba comes after 60ba"),
     ],

@@ -174,7 +174,10 @@ class Bound:
         if not torch.compiler.is_compiling():
             self._groups.follow_optimizer()
         elif self.clock is not None:
-            check_not_in_graph("A scheduler that follows a clock reads it on the host")
+            check_not_in_graph(
+                "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
+                "compiled function: the group's tensor is updated in place, so nothing is compiled again."
+            )
 
     def _value(self, steps_ahead: int = 0) -> Any:
         """The schedule's current value; without a clock, its value `steps_ahead` steps later."""
@@ -352,7 +355,7 @@ class Bound:
         """Select the groups that were added after the scheduler was made, if any."""
         known, present = len(self._groups.known_groups), len(self.optimizer.param_groups)
         if present > known:
-            check_not_in_graph("Parameter groups were added")
+            check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
             check_single_owner(self, range(known, present))
             self._add_groups()
             self.hold_tensors()

@@ -21,7 +21,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
         try:
             from matplotlib import pyplot
         except ImportError:
-            raise ImportError("A plot needs matplotlib: pip install matplotlib.") from None
+            raise ImportError("A plot needs matplotlib. Run 'pip install matplotlib'.") from None
         _, ax = pyplot.subplots(figsize=SIZE, layout="constrained")
     from matplotlib.transforms import ScaledTranslation
 
@@ -72,7 +72,7 @@ def save(lines: Sequence[Line], path: str) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(f"Writing {path} needs matplotlib: pip install matplotlib.") from None
+        raise ImportError(f"{path!r}: writing a picture needs matplotlib. Run 'pip install matplotlib'.") from None
     size = SIZE[0], SIZE[1] + 0.2 * len(lines)  # with room for the legend
     figure = Figure(figsize=size, layout="constrained")  # without pyplot, and so without a window system
     draw(lines, figure.add_subplot())

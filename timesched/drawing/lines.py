@@ -67,7 +67,7 @@ def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
     Raises `ValueError` if the run has no length.
     """
     if horizon.max_duration is None:
-        raise ValueError("A schedule is drawn over a whole run, whose length is not known: set max_duration.")
+        raise ValueError("max_duration=None: a picture needs the length of the run. Pass max_duration.")
     count, unit = horizon.locate("1dur")
     try:
         return TimeUnit.BATCH, math.ceil(horizon.change(count, unit, TimeUnit.BATCH))
@@ -144,7 +144,10 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     points = values(source)
     for count, value in points.items():
         if not math.isfinite(value):
-            raise ValueError(f"{source.name} is {value} at {Time._make(count, own)}: only finite values can be drawn.")
+            raise ValueError(
+                f"{source.name} is {value} at {Time._make(count, own)}: only finite values can be drawn. Change the "
+                f"schedule, or end the run earlier."
+            )
     marks = tuple((name, on_axis(count)) for name, count in source.marks() if count <= length)
     x, y = tuple(map(on_axis, points)), tuple(points.values())
     return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, quantity=source.quantity)
@@ -175,7 +178,7 @@ def default_run(schedule: Schedule) -> Horizon:
         return Horizon("1000ba")
     units = dict.fromkeys(time.unit.value for time in others)
     if len(units) > 1:
-        raise ValueError(f"the times are in {' and '.join(units)}, which a run converts: .plot(Horizon(...)) draws it")
+        raise ValueError(f"the times are in {' and '.join(units)}, and no run is known. Call .plot(Horizon(...)).")
     longest = max(others, key=lambda time: time.exact)
     for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
         run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
@@ -184,7 +187,7 @@ def default_run(schedule: Schedule) -> Horizon:
             return run
         except ValueError as error:  # such as a schedule that would end before the run does
             reason = error
-    raise ValueError(f"no run is known that fits ({reason}): .plot(Horizon(...)) draws it")
+    raise ValueError(f"no run is known that fits ({reason}). Call .plot(Horizon(...)).")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

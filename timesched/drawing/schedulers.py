@@ -25,8 +25,8 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
         schedule = ProductScheduler(schedule)
     if not isinstance(scheduler, Bound) or not isinstance(schedule, Schedule):
         raise TypeError(
-            f"{type(scheduler).__name__} cannot be drawn: what it does later is known of the schedulers of optim and "
-            f"of bind() with schedules of timesched alone."
+            f"{type(scheduler).__name__} cannot be drawn: its later values are unknown. Draw a scheduler of optim, or "
+            f"of bind() with schedules of timesched."
         )
     horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
     tags = ", ".join("no tags" if tag is None else tag for tag in read_tags(scheduler.tags))
@@ -47,7 +47,7 @@ def _step_horizon(scheduler: Any, run: Any) -> Horizon:
     total = getattr(scheduler, "total_iters", None)
     if not isinstance(total, int) or not total:
         raise ValueError(
-            f"{type(scheduler).__name__} counts its own steps, and does not say how many there are: give the length of "
-            f"the run, as max_duration."
+            f"{type(scheduler).__name__} counts its own steps, and their number is unknown. Pass max_duration, the "
+            f"length of the run."
         )
     return Horizon(f"{total}ba")

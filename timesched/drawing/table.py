@@ -81,8 +81,10 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
     time = Time.from_input(every)
     step, unit = horizon.locate(time, scale=False)
     end = horizon.change(length, last, unit)
-    if step <= 0 or end / Fraction(step) > _MAX_ROWS:
-        raise ValueError(f"every {time}: it has to be above 0, and have at most {_MAX_ROWS} multiples in the run.")
+    if step <= 0:
+        raise ValueError(f"every={str(time)!r}: the time is not above 0. Pass a time above 0.")
+    if end / Fraction(step) > _MAX_ROWS:
+        raise ValueError(f"every={str(time)!r}: the run has more than {_MAX_ROWS} of these times. Pass a longer time.")
     counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
         share = Fraction(horizon.change(count, unit, last)) / length
@@ -96,7 +98,7 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     Raises `ValueError` if there is no schedule, or if a unit does not convert.
     """
     if not sources:
-        raise ValueError("a table needs a schedule, and there is none.")
+        raise ValueError("sources=[]: a table needs a schedule. Pass at least one source.")
     horizon = sources[0].horizon
     own, (wanted, on_axis) = run_length(horizon)[0], axis(horizon, unit)
     share_alone = wanted is TimeUnit.DURATION

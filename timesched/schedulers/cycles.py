@@ -64,7 +64,10 @@ class OneCycleScheduler(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pct_start > (0.5 if self.three_phase else 1.0):
-            raise TimeError(f"OneCycleScheduler.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
+            raise TimeError(
+                f"OneCycleScheduler.pct_start={self.pct_start}: the rise is too long for the cycle. Pass at most 1, or "
+                f"at most 0.5 with three phases."
+            )
 
     def resolve(self, frame: Frame) -> Resolved:
         frame.check_covers_run(self.t_max, self)

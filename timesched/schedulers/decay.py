@@ -26,8 +26,7 @@ def check_phases_fit(label: str, names: Sequence[str], counts: Sequence[Exact], 
     if warmup + decay > total:
         texts = [f"{name} ({number_text(exact_number(count))}{unit.value})" for name, count in zip(names, counts)]
         raise UnsuitableRun(
-            f"{label}: {texts[0]} and {texts[1]} take longer than {texts[2]}, the numbers being those of this run: "
-            f"shorten one of the two."
+            f"{label}: {texts[0]} and {texts[1]} take longer than {texts[2]} on this run. Shorten one of the two."
         )
 
 
@@ -167,8 +166,8 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         super().__post_init__()
         if self.alpha_f_decay < self.alpha_f_cooldown:
             raise TimeError(
-                f"{type(self).__name__}.alpha_f_decay={self.alpha_f_decay}: it has to be at least alpha_f_cooldown="
-                f"{self.alpha_f_cooldown}, so that the cooldown does not rise."
+                f"{type(self).__name__}.alpha_f_decay={self.alpha_f_decay}: the cooldown would rise to alpha_f_cooldown"
+                f"={self.alpha_f_cooldown}. Pass at least {self.alpha_f_cooldown}."
             )
 
     def resolve(self, frame: Frame) -> Resolved:

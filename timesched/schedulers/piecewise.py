@@ -23,20 +23,18 @@ Point = tuple[Time[Any], float, str]
 def _read_points(name: str, value: Any) -> tuple[Point, ...]:
     points: list[Point] = []
     for i, point in enumerate(value if _is_list(value) else ()):
-        if not _is_list(point) or len(point := tuple(point)) not in (2, 3):
-            raise TimeError(
-                f"{name}[{i}]={point!r}: write a time and a value, and the shape of the way to them if any."
-            )
-        when, value_there, shape = (*point, "linear")[:3]
-        place = f"{name}[{i}]"
-        time_read, value_read = _read_time(f"{place}[0]", when), _read_value(f"{place}[1]", value_there)
-        points.append((time_read, value_read, _read_shape(f"{place}[2]", shape)))
+        parts = tuple(point) if _is_list(point) else ()
+        if len(parts) not in (2, 3):
+            raise TimeError(f"{name}[{i}]={point!r}: this is not a point. Pass [time, value] or [time, value, shape].")
+        readers = (_read_time, _read_value, _read_shape)
+        items = zip(readers, (*parts, "linear"))
+        points.append(tuple(read(f"{name}[{i}][{j}]", part) for j, (read, part) in enumerate(items)))
     if not points:
-        raise TimeError(f"{name}={value!r}: pass a list of points, as in [['0ba', 0.0], ['10ba', 1.0, 'cosine']].")
+        raise TimeError(f"{name}={value!r}: there are no points. Pass a list such as [['0ba', 0.0], ['10ba', 1.0]].")
     for (earlier, start, _), (later, end, shape) in pairwise(points):
         shapes.check_decay(f"{name} at {later}", shape, start, end)
         if earlier.unit is later.unit and earlier.exact > later.exact:
-            raise TimeError(f"{name}: {earlier} stands before {later}: put the points in order.")
+            raise TimeError(f"{name}={value!r}: {earlier} is listed before {later}. Put the points in order.")
     return tuple(points)
 
 
@@ -91,7 +89,7 @@ class PiecewiseScheduler(Schedule):
         for before, mark in pairwise(marks):
             if frame.change(before.count, before.unit, mark.unit) > mark.count:
                 raise UnsuitableRun(
-                    f"{self!r}: on this run {before.time} comes after {mark.time}: put the points in order."
+                    f"{self!r}: on this run {before.time} comes after {mark.time}. Put the points in order."
                 )
         return shapes.piecewise(
             frame, [(mark, value, shapes.decay_shape(shape)) for mark, (_, value, shape) in zip(marks, self.points)]

@@ -57,7 +57,10 @@ def check_schedule_laws(
     names = tuple(laws)  # `laws` may be a generator
     unknown = [name for name in names if name not in LAWS]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
+        raise ValueError(
+            f"check_schedule_laws.laws={list(names)}: {unknown[0]!r} is not a law. Pass names out of "
+            f"{', '.join(map(repr, LAWS))}."
+        )
     for name in names:
         _check_law(LAWS[name], schedule, promise_at, max_examples)
 
@@ -75,8 +78,8 @@ def _check_law(law: Any, schedule: Any, promise: Any, max_examples: int) -> None
         examples()
     except Flaky as error:
         raise LawBroken(
-            f"law 'purity': {schedule!r} broke a law and then kept it on the same example: it depends on what was "
-            f"asked before."
+            f"law 'purity': {schedule!r} broke a law and then kept it on the same example. Its value must not depend "
+            f"on earlier calls."
         ) from error
 
 

@@ -129,9 +129,9 @@ def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int)
         if plain != stretched:
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
-                f"without and {stretched!r} with ratio {sigma}. A field called t_warmup keeps its length: read it with "
-                f"scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup. Where it is "
-                f"read so, another time of the schedule moves the values of the warmup."
+                f"without and {stretched!r} with ratio {sigma}. Read t_warmup with scale=False, as in "
+                f"frame.span(self.t_warmup, scale=False), or add a field scale_warmup. If it is read with scale=False, "
+                f"another time of the schedule moves the values of the warmup."
             )
 
 

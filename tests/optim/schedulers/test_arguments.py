@@ -87,7 +87,7 @@ STABLE = good("WarmupStableDecay")
         ("Linear", {**WARMUP.arguments, "total_iters": 0, "cycle": True}, "LinearLR: total_iters=0 is no length"),
         ("Polynomial", {**WARMUP.arguments, "total_iters": 0, "cycle": True}, "PolynomialLR: total_iters=0"),
         ("WarmupStableDecay", {**STABLE, "warmup_iters": 100}, "take longer than"),
-        ("WarmupStableDecay", {**STABLE, "decay": "harmonic", "end_val": 0.0}, "a harmonic decay goes from 0.1 to 0.0"),
+        ("WarmupStableDecay", {**STABLE, "decay": "harmonic", "end_val": 0.0}, "no harmonic decay from 0.1 to 0.0"),
         *(
             (stem, {**given, "milestones": wrong}, "milestones")
             for stem, given in WITH_MILESTONES.items()
@@ -143,7 +143,7 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
     [
         # milestones that fall on the clock
         *(
-            (lambda on, m=m: lr_scheduler.MultiStepLR(on, 0.1, 0.5, m, clock=timesched.Clock("10ba")), "put them in or")
+            (lambda on, m=m: lr_scheduler.MultiStepLR(on, 0.1, 0.5, m, clock=timesched.Clock("10ba")), "in order")
             for m in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"])
         ),
         # rates that are missing: a one-cycle schedule ends one step before its total, so the two have to go together
