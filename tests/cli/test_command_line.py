@@ -238,7 +238,7 @@ CALLS = [
     (["plot", "GOOD", "--lr", "0.1"], "--lr 0.1: it is for schedules by name, and"),
     (["show", "LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
     (["show", *LINEAR, "--every", "0ba"], "every='0ba': the time is not above 0"),
-    (["show", *LINEAR, "--every", "1e-9dur"], "have at most 100000 multiples"),
+    (["show", *LINEAR, "--every", "1e-9dur"], "more than 100000"),
     (["show", *LINEAR, "--unit", "tok"], "samples_per_batch"),
     (["show", "run.cfg"], "run.cfg: this is not a literal"),
     (["show", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
