@@ -596,37 +596,38 @@ CONFIGS: list[Row] = [
     ),
     # The run
     (
-        "config: max_duration: 100 has no unit: pass a string such as '100ba' or '100ep'.",
+        "config: max_duration: 100 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, sec, such as "
+        "'100ep'.",
         lambda: build(SGD + "max_duration: 100"),
     ),
     (
-        "config: max_duration is None: a clock has to know when its run is over; pass '10ep', say.",
+        "config: Clock.max_duration=None: a clock must know when its run ends. Pass a time, such as '10ep'.",
         lambda: build(SGD + "batches_per_epoch: 10"),
     ),
     (
-        "config: batches_per_epoch is 0: it has to be more than 0.",
+        "config: batches_per_epoch=0: it is not above 0. Pass a positive number.",
         lambda: build(SGD + "max_duration: 9ep\nbatches_per_epoch: 0"),
     ),
     (
-        "config: BatchSizeSchedule: the first threshold is 8sp: give the size at 0 first, as in {'0sp': 8, "
-        "'160sp': 16}.",
+        "config: BatchSizeSchedule.sizes: the first threshold is 8sp, not 0. Begin with the size at 0, as in "
+        "{'0sp': 8, '160sp': 16}.",
         lambda: build(RUN + "samples_per_batch: {8sp: 16}"),
     ),
     (
-        "config: tokens_per_sample is -1: it has to be more than 0.",
+        "config: tokens_per_sample=-1: it is not above 0. Pass a positive number.",
         lambda: build(RUN + "tokens_per_sample: -1"),
     ),
     (
-        "config: the scale-schedule ratio (ssr) is 0: it has to be more than 0.",
+        "config: ssr=0: it is not above 0. Pass a positive number.",
         lambda: build(RUN + "ssr: 0"),
     ),
     (
-        "config: 8 has no unit: pass a string such as '8ba' or '8ep'.",
+        "config: 8 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, sec, such as '8ep'.",
         lambda: build(RUN + "stop_at: 8"),
     ),
     (
-        "config: process_group='all', and torch.distributed is not initialised: call init_process_group() before "
-        "the clock is made.",
+        "config: Clock.process_group='all': torch.distributed is not initialized. Call init_process_group() before "
+        "you create the clock.",
         lambda: build(RUN + "process_group: all"),
     ),
     (
