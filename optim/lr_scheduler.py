@@ -99,8 +99,8 @@ class LRScheduler(Scheduler):
         for i, group in () if self.scales or self.refusal else self._groups.indexed_groups:
             if has_learning_rate_factor(group):
                 self.refusal = (
-                    f"does not use the adjust_learning_rate of parameter group {i}: wrap it, as in "
-                    f"ScalePerParamLR(optimizer, scheduler)"
+                    f"does not use the adjust_learning_rate of parameter group {i}. Wrap it, as in "
+                    f"ScalePerParamLR(optimizer, scheduler)."
                 )
 
     def _construct(self, *arguments: Any) -> None:
@@ -117,8 +117,8 @@ class LRScheduler(Scheduler):
         initial = min(float(group["initial_lr"]) for _, group in self._groups.indexed_groups)
         if highest > max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
-                f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. The "
-                f"arguments are learning rates, in another order than torch's: pass them by name.",
+                f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "
+                f"Pass the arguments by name: they are learning rates, in a different order from torch's.",
                 stacklevel=4,
             )
 

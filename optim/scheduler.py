@@ -99,8 +99,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             methods = [name for name in STEP_METHODS if name in vars(base)]
             if methods and base.__module__.partition(".")[0] not in OWN_PACKAGES:
                 raise TypeError(
-                    f"{base.__name__} overrides {methods[0]}(), which step() does not call: say in {cls.hook}() what "
-                    f"the value is."
+                    f"{base.__name__}.{methods[0]}: step() does not call it. Compute the value in {cls.hook}()."
                 )
 
     def __new__(cls, /, *positional: Any, **named: Any) -> Self:
@@ -122,14 +121,16 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     ) -> None:
         name = type(self).__name__
         if not self.param_group_key:
-            raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
+            raise TypeError(
+                f"{name}.param_group_key='': the class names no key. Name a key in a subclass, such as 'lr'."
+            )
         self._is_user_defined = self._has_own_hook()
         if schedule is None and not self._is_user_defined:
-            raise TypeError(f"{name} has no closed form: define {self.hook}().")
+            raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
         for time in schedule_times(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
                 raise ValueError(
-                    f"{name}: {time} needs a clock: pass clock=timesched.Clock(...), or a number of steps."
+                    f"{name}.clock=None: {time} needs a clock. Pass clock=timesched.Clock(...), or a number of steps."
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
@@ -159,7 +160,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return closed_form
 
     def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
-        return learning_rate_factor(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
+        return learning_rate_factor(group, f"parameter group {i}") ** self.scales if self.scales else 1.0
 
     # The closed form. `Bound` evaluates the closed form that the constructor got. A user's subclass may override the
     # method that `hook` names. There `super()` evaluates the closed form of the constructor, if there is one.
@@ -192,7 +193,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         finally:
             self._count = count_before
         if not isinstance(value, (Tensor, float, int)):
-            raise TypeError(f"{type(self).__name__}: {self.hook}() returned {value!r}: it returns a 0-dim tensor.")
+            raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
 
     def _value(self, steps_ahead: int = 0) -> Any:
@@ -234,7 +235,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _set_last_epoch(self, count: Any) -> None:
         if torch.compiler.is_compiling():
-            raise RuntimeError("A graph cannot set last_epoch: call increment_last_epoch() instead.")
+            name = type(self).__name__
+            raise RuntimeError(f"{name}.last_epoch: a graph cannot set it. Call increment_last_epoch() instead.")
         is_whole = isinstance(count, Tensor) and count.numel() == 1 and count.dtype in (torch.int32, torch.int64)
         Bound._set_last_epoch(self, int(count) if is_whole else count)
 
@@ -246,7 +248,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _raise_for_torch_sequential(self) -> None:
         raise ValueError(
-            f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: write "
+            f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. Write "
             f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
         )
 
@@ -261,7 +263,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.catch_up()
         groups, values = self.optimizer.param_groups, list(values)
         if len(values) != len(groups):
-            raise ValueError(f"{len(values)} values for {len(groups)} parameter groups: give one for each.")
+            raise ValueError(
+                f"{type(self).__name__}.update_groups.values={values!r}: there are {len(groups)} parameter groups. "
+                f"Pass one value for each group."
+            )
         self._check_finite([values[i] for i in self.indices])
         for i in self.indices:
             self._key.write(groups[i], values[i])

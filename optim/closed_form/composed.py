@@ -31,12 +31,12 @@ class Sequential(Scheduler):
         steps = counts().metadata["read"](f"{name}.milestones", milestones)
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
-                f"{name}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at the beginning of "
-                f"each but the first, and there are {len(steps)}."
+                f"{name}.milestones={milestones!r}: {len(schedulers)} schedulers need {len(schedulers) - 1} "
+                f"milestones. Pass the beginning of each scheduler but the first."
             )
         if len({child.scales for child in schedulers}) > 1:
             raise ValueError(
-                f"{name}: some schedulers are scaled per group and some are not: scale the sequence, as in "
+                f"{name}.schedulers: some are scaled per group and some are not. Scale the sequence, as in "
                 f"ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
             )
         self.schedulers, self.milestones, self.scales = list(schedulers), list(steps), schedulers[0].scales
@@ -91,12 +91,12 @@ def _resolve_tags_and_clock(
     tags = schedulers[0].tags if tags is None else tags
     for i, child in enumerate(schedulers):
         if child.clock is not None and clock not in (None, child.clock):
-            raise ValueError(f"{name}: schedulers[{i}] follows another clock: give all the same one.")
+            raise ValueError(f"{name}.schedulers[{i}]: its clock differs. Make all schedulers with one clock.")
         clock = clock or child.clock
         if select_groups(optimizer.param_groups, child.tags) != select_groups(optimizer.param_groups, tags):
             raise ValueError(
-                f"{name}: schedulers[{i}] is for the groups with tags {child.tags!r}, and not those of the rest "
-                f"({tags!r}): give all the same param_group_tags."
+                f"{name}.schedulers[{i}]: its tags are {child.tags!r}, and the others have {tags!r}. Make all "
+                f"schedulers with the same param_group_tags."
             )
     return tags, clock
 
@@ -105,15 +105,22 @@ def _check_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
     """Raise an error unless the children are new schedulers with the key and the optimizer of their parent."""
     name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:
-        raise TypeError(f"{name}: schedulers={schedulers!r}: pass a list of one scheduler or more.")
+        raise TypeError(
+            f"{name}.schedulers={schedulers!r}: it is not a list of schedulers. Pass one or more in a list."
+        )
     for i, child in enumerate(schedulers):
-        where = f"{name}: schedulers[{i}]"
+        path = f"{name}.schedulers[{i}]"
         if not isinstance(child, Scheduler):
             kind = f"{type(child).__module__}.{type(child).__name__}"
-            raise TypeError(f"{where} is a {kind}: pass a scheduler of optim, such as optim.lr_scheduler.ConstantLR.")
+            raise TypeError(
+                f"{path}: it is a {kind}. Pass a scheduler of optim, such as optim.lr_scheduler.ConstantLR."
+            )
         if child.optimizer is not optimizer:
-            raise ValueError(f"{where} has another optimizer: make each with the same optimizer.")
+            raise ValueError(f"{path}: its optimizer differs. Make all schedulers with the same optimizer.")
         if child.param_group_key != parent.param_group_key:
-            raise ValueError(f"{where} schedules {child.param_group_key!r}, and {name} {parent.param_group_key!r}.")
+            key = child.param_group_key
+            raise ValueError(f"{path}: it schedules {key!r}. Pass schedulers of {parent.param_group_key!r}.")
         if int(child.last_epoch):
-            raise ValueError(f"{where} is at step {int(child.last_epoch)}: put schedulers together before any step.")
+            raise ValueError(
+                f"{path}: it is at step {int(child.last_epoch)}. Combine schedulers before their first step."
+            )

@@ -154,7 +154,7 @@ class Linear(Between):
 
 def _check_cycle_length(class_name: str, schedule: Polynomial | Linear) -> None:
     if schedule.cycle and as_time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{class_name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+        raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -261,7 +261,7 @@ class PiecewiseConstant(ClosedForm):
         if len(self.vals) != len(self.milestones) + 1:
             raise TimeError(
                 f"{class_name}: {len(self.milestones)} milestones separate {len(self.milestones) + 1} values, and "
-                f"there are {len(self.vals)}: {list(self.vals)}."
+                f"there are {len(self.vals)}: {list(self.vals)}. Pass one value more than milestones."
             )
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -372,7 +372,9 @@ class OneCycle(ClosedForm):
 
     def check(self, class_name: str) -> None:
         if self.pct_start > (0.5 if self.three_phase else 1.0):
-            raise TimeError(f"{class_name}.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
+            raise TimeError(
+                f"{class_name}.pct_start={self.pct_start}: it is too large. Pass at most 1, or 0.5 with three phases."
+            )
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(as_time(self.total_steps), note="end")
@@ -434,8 +436,7 @@ class Chain(ClosedForm):
         for start in starts:
             if start == 0.0 or not math.isfinite(start):
                 raise TimeError(
-                    f"A chain multiplies by the ratio of each schedule but the first to its own first value, and one "
-                    f"of them starts at {start}: put that one first."
+                    f"schedulers: one after the first starts at {start}, and a chain divides by it. Put it first."
                 )
 
         def value(counts: Counts) -> Any:

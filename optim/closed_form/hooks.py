@@ -25,9 +25,8 @@ class Functions(Scheduler):
         result = self.set_lr_lambda()
         functions = (result,) if callable(result) else tuple(result) if isinstance(result, Sequence) else ()
         if not functions or not all(map(callable, functions)):
-            raise TypeError(
-                f"{type(self).__name__}: set_lr_lambda() returned {result!r}: it returns a function, or a list of them."
-            )
+            name = type(self).__name__
+            raise TypeError(f"{name}.set_lr_lambda: it returned {result!r}. Return a function, or a list of functions.")
         return Lambda(closed_form.initial_val, functions)
 
 

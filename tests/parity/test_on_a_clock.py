@@ -163,7 +163,7 @@ def test_a_subclass_that_takes_the_state_alone() -> None:
     assert values(optimizer) == [1.0]
     tick(clock, 1, scheduler)
     assert values(optimizer) == [0.5]
-    with pytest.raises(ValueError, match="takes the state alone.* ratio 0.5"):
+    with pytest.raises(ValueError, match="ssr=0.5: .* takes the state alone"):
         bind(OfStateAlone(), optimizer, clock_of("2ep", 0.5))
 
 
@@ -280,9 +280,7 @@ def test_a_state_of_other_arguments() -> None:
     other.load_state_dict(in_warmup)
     tick(saved_by.clock, 32, saved_by)
     halfway = saved_by.state_dict()
-    with pytest.raises(
-        ValueError, match=r"another schedule:\n    multiplier at step 36: \[0\.55\] saved, \[0\.60+1\] now"
-    ):
+    with pytest.raises(ValueError, match=r"value at step 36: \[0\.55\] saved, \[0\.60+1"):
         other.load_state_dict(halfway)
     assert other.clock.timestamp.batch == 4 and other.get_last_lr() == [0.5]
     anew = bind(Cosine("8ba", alpha_f=0.2), sgd(), clock_of("64ba"), on_change="new")
@@ -297,7 +295,7 @@ def test_a_load_in_the_middle_of_an_epoch_with_another_batch_size() -> None:
     longer = bind(Line(), sgd(), clock_of("8ep", batches_per_epoch=5), on_change="new")
     longer.load_state_dict(saved_by.state_dict())
     assert longer.clock.timestamp.batch_in_epoch == 1 and longer.get_last_lr() == [1 - 3 / 40]
-    with pytest.raises(ValueError, match="the state is of another schedule"):
+    with pytest.raises(ValueError, match="the state is of a different schedule"):
         bind(Line(), sgd(), clock_of("8ep", batches_per_epoch=5)).load_state_dict(saved_by.state_dict())
 
 

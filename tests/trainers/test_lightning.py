@@ -249,7 +249,7 @@ REFUSED = [
     ),
     (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"one clock counts for all optimizers"),
     (lambda: Model(Binding(LINE, "momentum")), {}, ValueError, "momentum"),
-    (lambda: Model(LINE, LINE), {}, ValueError, "superseded"),
+    (lambda: Model(LINE, LINE), {}, ValueError, "created later"),
 ]
 
 

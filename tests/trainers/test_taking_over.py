@@ -112,7 +112,7 @@ def test_epochs_are_those_that_the_trainer_goes_on_with(tmp_path):
     now = {"resume": tmp_path / "checkpoint-6", "gradient_accumulation_steps": 1, **COUNT}
     with pytest.raises(ValueError, match="batches_per_epoch=11: .* had 4 batches") as caught:
         run(tmp_path, schedules, **now)
-    assert "multiplier at step 6: [0.25] saved, " in str(caught.value.__cause__)
+    assert "value at step 6: [0.25] saved, " in str(caught.value.__cause__)
     after = run(tmp_path, schedules, on_change="new", **now)
     rates = [row["lr"][0] for row in after.recorder.rows]
     assert rates == pytest.approx([0.01 * max(0, 1 - i / 22) for i in range(6, 33)], rel=1e-14)

@@ -307,7 +307,7 @@ class Voice(torch.nn.Module):
 RISING = LinearScheduler(0.5, 1.0, t_max="500tok")
 AT_ONCE: list[tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = [
     ([], {}, {}, TypeError, r"entries=\(\): there is no schedule"),
-    (["cosine"], {}, {}, TypeError, "'cosine' is not a schedule"),
+    (["cosine"], {}, {}, TypeError, "schedule='cosine': it is not a schedule"),
     (ENTRIES, {"ssr": 0.5}, {}, ValueError, "schedule.ssr=0.5: it scales max_duration"),
     (ENTRIES, {}, with_scheduler(), ValueError, r"has a ConstantLR already"),
 ]
@@ -315,7 +315,7 @@ TRAINING: list[tuple[Any, dict[str, Any], str]] = [
     ([RISING], {}, "include_num_input_tokens_seen='all'"),
     ([RISING], {**COUNT, "model": Voice()}, "tokens: the Trainer found none in this batch"),
     ([COSINE], {"max_duration": "2ep", **STREAM}, "epochs: .*data loader has no length"),
-    ([COSINE, Binding(LINE, "lr")], {}, "'lr' was superseded"),
+    ([COSINE, Binding(LINE, "lr")], {}, "key='lr': .* was created later"),
 ]
 
 

@@ -80,24 +80,24 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"key": "momentun"}, r"no 'momentun' to schedule: its keys are .*momentum"),
-        ({"key": "betas[0]"}, "no 'betas'"),
-        ({"key": "lr[0]"}, "no element 0"),
-        ({"key": "nesterov"}, "only a finite number"),
-        *(({"key": key}, "name a key") for key in ("l r", 3, ("betas", -1))),
-        ({"tags": "y"}, "No parameter group carries the tag 'y': the tags are 'x'"),
-        ({"tags": 5}, "pass"),
+        ({"key": "momentun"}, "key='momentun': parameter group 0"),
+        ({"key": "betas[0]"}, r"key='betas\[0\]': parameter group 0"),
+        ({"key": "lr[0]"}, r"key='lr\[0\]': parameter group 0 has lr=0"),
+        ({"key": "nesterov"}, "key='nesterov': parameter group 0"),
+        *(({"key": key}, f"^key={re.escape(repr(key))}: ") for key in ("l r", 3, ("betas", -1))),
+        ({"tags": "y"}, "tags='y': no parameter group has such"),
+        ({"tags": 5}, "tags=5: it is not a tag"),
         ({"schedule": []}, "empty"),
         ({"schedule": "cosine"}, "'cosine'"),
-        ({"schedule": 0.5}, r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"),
-        ({"schedule": ConstantScheduler}, r"<class '.*ConstantScheduler'> is not a schedule"),  # without parentheses
+        ({"schedule": 0.5}, r"schedule=0\.5: it is not a schedule"),
+        ({"schedule": ConstantScheduler}, r"schedule=<class '.*ConstantScheduler'>"),  # without parentheses
         ({"schedule": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
-        *(({"schedule": returning(value)}, "a schedule returns a finite number") for value in NO_NUMBERS),
-        ({"schedule": [ConstantScheduler(1e300)] * 2}, "set 'lr' to inf"),
+        *(({"schedule": returning(value)}, "it returned .* Return a finite number") for value in NO_NUMBERS),
+        ({"schedule": [ConstantScheduler(1e300)] * 2}, "key='lr': .* would set it to inf"),
         ({"clock": SimpleNamespace(timestamp=None, max_duration=None, dataloader_len=None)}, "length of the run"),
-        *(({"clock": clock}, "pass") for clock in (None, "4ba")),
+        *(({"clock": clock}, f"bind.clock={clock!r}: it is") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
-        ({"optimizer": groups({})}, "pass the optimizer"),
+        ({"optimizer": groups({})}, "not a torch.optim.Optimizer"),
     ],
 )
 def test_refused_before_anything_changes(arguments, words):
@@ -130,7 +130,7 @@ def test_a_trainer_compiles_for_one_optimizer_and_again_for_a_second_fit():
     first.step()
     assert isinstance(first, LambdaLR) and first.get_last_lr() == [0.75]
     second = compile_composer_scheduler(ConstantScheduler(0.5), clock)
-    with pytest.raises(ValueError, match="superseded"):
+    with pytest.raises(ValueError, match="created later"):
         first.step()
     assert second.get_last_lr() == [0.5]
     with pytest.raises(ValueError, match="takes the state alone"):  # and a third that cannot be made changes nothing
@@ -200,7 +200,7 @@ def test_an_infinite_value_is_refused_before_it_is_written(schedule, value, key,
     if value == "inf":
         assert scheduler.get_last_value()[0] == 0.25 * 2.0**1023
     clock.tick()
-    named = rf"ExponentialScheduler\(.*\)\]? would set '{re.escape(key)}' to {value} after 1 steps: .* finite number"
+    named = rf"key='{re.escape(key)}': .* would set it to {value} after 1 steps"
     for call in (scheduler.step, scheduler.refresh):
         with pytest.raises(ValueError, match=named):
             call()
@@ -212,7 +212,7 @@ def test_a_product_that_overflows_though_its_factors_do_not():
     optimizer, clock = sgd({"lr": 1e-3}, {"lr": -1e300}, {"lr": 0.0}), Clock("4ba")
     scheduler = bind(lambda state: 10.0 ** (100 * int(state.timestamp.batch)), optimizer, clock)
     clock.tick()
-    with pytest.raises(ValueError, match="set 'lr' to -inf"):
+    with pytest.raises(ValueError, match="key='lr': .* would set it to -inf"):
         scheduler.step()
     assert values(optimizer) == [1e-3, -1e300, 0.0]
 
@@ -230,7 +230,7 @@ def test_an_infinite_first_value_of_a_group_that_is_added():
 
 def test_groups_that_share_a_tensor_have_one_initial_value():
     shared, clock = torch.tensor(0.5), Clock("10ba")
-    with pytest.raises(ValueError, match="Parameter groups 0 and 1 share one tensor as 'lr'"):
+    with pytest.raises(ValueError, match="key='lr': parameter groups 0 and 1 share"):
         bind(LinearScheduler(), sgd({"lr": shared, "initial_lr": 0.5}, {"lr": shared, "initial_lr": 0.1}), clock)
     optimizer = sgd({"lr": shared}, {"lr": shared})
     scheduler = bind(LinearScheduler(), optimizer, clock)
@@ -282,7 +282,7 @@ def test_a_learning_rate_is_multiplied_by_the_factor_of_its_group(key):
     bind(LinearScheduler(0.5), optimizer, clock, key="momentum")
     assert values(optimizer, "momentum")[0] == 0.6 * 0.375  # factors are for the learning rate alone
     optimizer.add_param_group({"params": parameters(), key: "half"})
-    with pytest.raises(ValueError, match=f"Parameter group 3: {key}='half'"):
+    with pytest.raises(ValueError, match=f"{key}='half': parameter group 3"):
         scheduler.step()
 
 
@@ -305,7 +305,7 @@ def test_a_load_with_another_schedule_notes_no_factor():
 def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
     """Not in the constructor: a `ScalePerParamLR` takes the schedule of such a scheduler."""
     line = functools.partial(optim.lr_scheduler.LinearLR, initial_learning_rate=0.4, end_learning_rate=0.0)
-    words = r"does not use the adjust_learning_rate of parameter group 1: wrap it, as in ScalePerParamLR\("
+    words = "adjust_learning_rate of parameter group 1"
     groups = {"tags": "a"}, {"adjust_learning_rate": 0.5}
     for clock in (None, Clock("9ba")):
         optimizer = sgd(*groups)

@@ -244,7 +244,7 @@ def test_a_state_from_before_the_decay_loads_into_a_longer_run():
         scheduler = bind(schedule, optimizer, clock)
         decay = dict(schedule.marks(clock))["decay"]
         if length == "2000sp":
-            with pytest.raises(ValueError, match="another schedule"):
+            with pytest.raises(ValueError, match="a different schedule"):
                 scheduler.load_state_dict(saved.pop("after"))
             scheduler.load_state_dict(saved.pop("before"))
             assert (clock.timestamp.sample, optimizer.param_groups[0]["lr"]) == (768, 1.0)

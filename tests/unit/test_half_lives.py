@@ -328,7 +328,7 @@ def test_the_learning_rate_beside_a_half_life_is_compared_as_ever():
     clock, again = several(LinearScheduler(), 128)
     again.load_state_dict(saved)
     assert clock.timestamp.sample == 64
-    with pytest.raises(ValueError, match="the state is of another schedule"):
+    with pytest.raises(ValueError, match="the state is of a different schedule"):
         several(LinearScheduler(alpha_f=0.5), 128)[1].load_state_dict(saved)
 
 

@@ -119,7 +119,7 @@ def test_a_foreign_state_is_not_saved():
     assert scheduler.get_last_lr() == [0.3] and state.timestamp.batch == 2
     scheduler.refresh()
     assert scheduler.get_last_lr() == [0.8]
-    with pytest.raises(ValueError, match="nobody knows the moment of the state"):
+    with pytest.raises(ValueError, match="the state is of a different"):
         bind(COSINE, sgd(), state).load_state_dict(saved)
     new = bind(COSINE, sgd(), state, on_change="new")
     new.load_state_dict({**saved, "base": [0.5]})
@@ -134,7 +134,7 @@ def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a
     alone = scheduler.state_dict()
     optimizer.add_param_group({"params": parameters(), "lr": 0.5})
     tick(clock, saved_after_a_step, scheduler)
-    with pytest.raises(ValueError, match="2 parameter groups are selected here"):
+    with pytest.raises(ValueError, match="2 parameter groups are"):
         scheduler.load_state_dict(alone)
     state = scheduler.state_dict()
     assert state["base"] == [1.0, 0.5]
@@ -179,7 +179,7 @@ def test_a_clock_that_is_never_ticked_is_said_once():
         one.step()
 
 
-EARLY = r"LinearScheduler.* is stepped before clock\.tick\(\), and each value comes one batch late"
+EARLY = r"LinearScheduler.* is stepped before clock\.tick\(\), so each"
 
 
 def fused_adamw():
@@ -240,7 +240,7 @@ def test_the_initial_value_of_a_state_is_kept_with_a_warning_or_replaced(on_chan
         warnings.simplefilter("always")
         again.load_state_dict(scheduler.state_dict())
     told = [(str(each.message)[:62], each.filename) for each in caught]
-    assert told == [("The state's initial 'lr' is [1.0], and here it was [0.1]: the ", __file__)] * (peak == 1.0)
+    assert told == [("BoundLR.key='lr': the initial value was [0.1], and the state h", __file__)] * (peak == 1.0)
     assert again.get_last_lr() == again.get_lr() == [peak * 0.6] and again.base_lrs == [peak]
     assert smaller.param_groups[0]["initial_lr"] == peak
     assert bind(LINEAR, smaller, later).base_lrs == [peak]
@@ -309,10 +309,10 @@ def test_the_last_bits_of_a_value_differ_between_processors(off, loads):
 
 def test_the_error_has_both_schedules_and_both_values():
     state = saved(COSINE, "10ep", 12, batches_per_epoch=3)
-    message = assert_refused(made(LinearScheduler(), "20ep", batches_per_epoch=3), state, "another schedule")
+    message = assert_refused(made(LinearScheduler(), "20ep", batches_per_epoch=3), state, "a different schedule")
     saved_on, now_on = (f"Horizon('{length}ep', batches_per_epoch=3)" for length in (10, 20))
     pairs = (f"saved {COSINE!r}", f"now   {LinearScheduler()!r}", f"saved {saved_on}", f"now   {now_on}")
-    for words in (*pairs, "multiplier at step 12: [0.6545084971874737] saved, [0.8] now", 'on_change="new"'):
+    for words in (*pairs, "value at step 12: [0.6545084971874737] saved, [0.8] now", "on_change='new'"):
         assert words in message
 
 
@@ -328,7 +328,7 @@ def test_the_error_has_both_schedules_and_both_values():
 )
 def test_another_value_is_refused_or_taken_as_new(schedule, duration, more):
     state = saved(COSINE, "100ba", 30)
-    assert_refused(made(schedule, duration, **more), state, "the state is of another schedule")
+    assert_refused(made(schedule, duration, **more), state, "the state is of a different schedule")
     new, through = (made(schedule, duration, "new", **more) for _ in range(2))
     new[2].load_state_dict(state)
     assert run(40, *new) == run(70, *through)[30:]
@@ -339,7 +339,7 @@ def test_keys_and_tags_are_compared_whatever_is_to_change():
     for on_change in ("same", "new"):
         assert_refused(made(COSINE, "10ba", on_change, tags=["a", None]), state, "the state is of tags=")
         assert_refused(made(COSINE, "10ba", on_change, "momentum", "a"), state, "the state is of key='lr'")
-    with pytest.raises(ValueError, match="on_change='saved': it is 'same' or 'new'"):
+    with pytest.raises(ValueError, match="on_change='saved'"):
         made(COSINE, "10ba", "saved")
 
 
@@ -356,7 +356,11 @@ def test_several_on_one_clock_load_together_or_not_at_all():
     before = schedulers.state_dict(), copy.deepcopy(optimizer.state_dict())
     broken = copy.deepcopy(state)
     broken["schedulers"][1]["base"] = [None]
-    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "is of 0")):
+    for wrong, words in (
+        (state, "a different schedule"),
+        (broken, "initial momentum"),
+        ({"schedulers": []}, "is of 0"),
+    ):
         with pytest.raises(ValueError, match=words):
             schedulers.load_state_dict(wrong)
         assert (schedulers.state_dict(), optimizer.state_dict()) == before and clock.timestamp.batch == 0
@@ -430,14 +434,14 @@ def changed(name, value):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        *((changed("last_epoch", n), "counts steps") for n in (-1, 2.5, True, None, "3", float("nan"), 2**63 - 1)),
+        *((changed("last_epoch", n), "last_epoch=") for n in (-1, 2.5, True, None, "3", float("nan"), 2**63 - 1)),
         *((changed("base", base), "2 parameter groups are selected") for base in ([0.5], [0.5, 1.0, 2.0])),
         *((changed("base", [0.25, one]), "initial lr") for one in (float("inf"), float("nan"), None, "1", True)),
-        (changed("base", [0.25, 1e300]), "set 'lr' to inf"),  # though both factors are finite
-        (changed("key", "momentum"), "the state is of key='momentum', and here it is 'lr'"),
+        (changed("base", [0.25, 1e300]), "key='lr': .* would set it to inf"),  # though both factors are finite
+        (changed("key", "momentum"), "key='lr': the state is of key='momentum'"),
         (changed("clock", {"batch": 3}), "state of a Timestamp lacks epoch"),
         (lambda state: {name: state[name] for name in state if name != "clock"}, "the state has no clock"),
-        *((lambda state, one=one: one, "not the state of such") for one in (None, 5, [], "state", {"last_epoch": 3})),
+        *((lambda state, one=one: one, "state_dict=.* it lacks") for one in (None, 5, [], "state", {"last_epoch": 3})),
     ],
 )
 def test_states_that_are_refused_change_nothing(wrong, words):
@@ -452,7 +456,7 @@ def test_states_that_are_refused_change_nothing(wrong, words):
     clock.tick(), clock.tick()
     scheduler.step()  # and it still goes by its own
     assert scheduler.get_last_lr() == [1.25e9, 2.5e9] and scheduler.base_lrs == [0.5, 1.0] and scheduler.last_epoch == 2
-    with pytest.raises(ValueError, match="set last_epoch, or the clock"):
+    with pytest.raises(ValueError, match="Set last_epoch or its clock"):
         scheduler.step(3)
 
 

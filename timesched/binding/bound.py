@@ -78,11 +78,13 @@ class Bound:
     ) -> None:
         name = type(self).__name__
         if on_change not in ("same", "new"):
-            raise ValueError(f"{name}: on_change={on_change!r}: it is 'same' or 'new'.")
+            raise ValueError(f"{name}.on_change={on_change!r}: the option does not exist. Pass 'same' or 'new'.")
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{name}: {optimizer!r} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
+            raise TypeError(f"{name}.optimizer={optimizer!r}: it is not a torch.optim.Optimizer. Pass an optimizer.")
         if clock is not None and not hasattr(clock, "timestamp"):
-            raise TypeError(f"{name}: {clock!r} is not a clock: pass a timesched.Clock, or a state with timestamp.")
+            raise TypeError(
+                f"{name}.clock={clock!r}: it is not a clock. Pass a timesched.Clock, or a state with timestamp."
+            )
         self._key = Key(key)
         self._schedule = schedule
         self.optimizer = optimizer
@@ -142,8 +144,9 @@ class Bound:
         Also if the optimizer's groups were removed, replaced or put in a different order. Nothing is written then.
         """
         if epoch is not None:
+            name = type(self).__name__
             raise ValueError(
-                f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
+                f"{name}.step.epoch={epoch!r}: the scheduler counts its own steps. Set last_epoch or its clock instead."
             )
         self.catch_up()
         if self._beginning is not None:
@@ -170,7 +173,7 @@ class Bound:
     def _check_write_access(self) -> None:
         """Raise `ValueError` if this scheduler may not write, or if the scheduled groups were removed or replaced."""
         if self.refusal is not None:
-            raise ValueError(f"This {self._describe()} of {self.key!r} {self.refusal}.")
+            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {self.refusal}")
         if not torch.compiler.is_compiling():
             self._groups.follow_optimizer()
         elif self.clock is not None:
@@ -221,8 +224,8 @@ class Bound:
         invalid = [value for value in values if not is_finite_number(value)] if is_read else []
         if invalid:
             raise ValueError(
-                f"{self._describe()} would set {self.key!r} to {invalid[0]!r} after {int(self._count)} steps: it is to "
-                f"be a finite number; end the schedule before, or change its arguments."
+                f"{type(self).__name__}.key={self.key!r}: {self._describe()} would set it to {invalid[0]!r} after "
+                f"{int(self._count)} steps, which is not a finite number. End the schedule before, or change it."
             )
 
     def _describe(self) -> str:
@@ -301,8 +304,8 @@ class Bound:
     def _raise_for_torch_sequential(self) -> None:
         """Raise `ValueError`: torch's SequentialLR sets its schedulers back to -1, so that they start again."""
         raise ValueError(
-            f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: make one schedule of "
-            f"all, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
+            f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. Bind one "
+            f"schedule, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
         )
 
     last_epoch: Any = property(lambda self: int(self._count), _set_last_epoch, doc="The number of steps taken.")
@@ -338,8 +341,8 @@ class Bound:
         values = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
         if type(self._count) is int or not all([isinstance(value, Tensor) for value in values]):
             raise RuntimeError(
-                f"In a graph {self.key!r} has to be a tensor, and is a number: call optimizer.hold_tensors() before "
-                f"the compiled function (torch's optimizers: pass lr=torch.tensor(0.1), then make the scheduler)."
+                f"{type(self).__name__}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. "
+                f"Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
             )
 
     # The groups
@@ -364,7 +367,7 @@ class Bound:
         """The base value of group `i`, which has this initial value."""
         if not self.relative:
             return 1.0
-        factor = learning_rate_factor(group, f"Parameter group {i}") if self.key == "lr" else 1.0
+        factor = learning_rate_factor(group, f"parameter group {i}") if self.key == "lr" else 1.0
         return factor * require_finite(initial, f"initial_{self.key}")
 
     # The owner
@@ -461,7 +464,7 @@ class Bound:
         if isinstance(clock, Clock):
             if "clock" not in state:
                 raise ValueError(
-                    f"{class_name}: the state has no clock: make the scheduler without one, or load another."
+                    f"{class_name}.clock={clock!r}: the state has no clock. Load it into a scheduler without a clock."
                 )
             timestamp = clock.read_state(state["clock"])
             clock = copy.copy(clock)  # at the time of the save
@@ -507,8 +510,8 @@ class Bound:
             self._groups.write_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
         elif self.factors != base_values and not are_close(self.factors, base_values):
             warnings.warn(
-                f"The state's initial {self.key!r} is {self.factors}, and here it was {base_values}: the run continues "
-                f'with the state\'s. To continue with that of here, make the scheduler with on_change="new".',
+                f"{type(self).__name__}.key={self.key!r}: the initial value was {base_values}, and the state has "
+                f"{self.factors}, which replaces it. Pass on_change='new' to keep the present value.",
                 stacklevel=3,
             )
         self._watch_first_steps()

@@ -28,11 +28,13 @@ def read_schedules(schedule: Any) -> list[Any]:
     schedules = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
     for item in schedules:
         if isinstance(item, type) or not callable(item):
-            raise TypeError(f"{item!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+            raise TypeError(
+                f"schedule={item!r}: it is not a schedule. Pass a schedule of timesched, or a function of (state, ssr)."
+            )
         if item is not schedule and isinstance(item, Schedule):
             item.refuse_to_multiply()
     if not schedules:
-        raise ValueError("The list of schedules is empty: pass at least one.")
+        raise ValueError(f"schedule={schedule!r}: the list is empty. Pass at least one schedule.")
     return schedules
 
 
@@ -86,8 +88,7 @@ def _make_single_evaluator(
     except TypeError:
         if ratio != 1.0:
             raise ValueError(
-                f"{schedule!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
-                f"let it take (state, ssr)."
+                f"ssr={ratio}: {schedule!r} takes the state alone, and ignores the ratio. Let it take (state, ssr)."
             ) from None
         return lambda clock: _multiplier(schedule, function, clock)
     return lambda clock: _multiplier(schedule, function, clock, ratio)
@@ -99,11 +100,11 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
         value = function(*arguments)
     except TypeError as error:
         raise TypeError(
-            f"{qualified_name(schedule)}: {error}. A schedule is a function of (state) or (state, ssr), and not of "
-            f"steps: use state.timestamp.batch.value for the batches so far."
+            f"schedule={qualified_name(schedule)}: {error}. Pass a function of (state) or (state, ssr), which reads "
+            f"state.timestamp.batch.value instead of a number of steps."
         ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{schedule!r} returned {value!r}: a schedule returns a finite number.")
+        raise ValueError(f"schedule={schedule!r}: it returned {value!r}. Return a finite number.")
     return float(value)
 
 

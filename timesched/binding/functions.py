@@ -91,7 +91,7 @@ def bind(
     [0.30000000000000004]
     """
     if not hasattr(clock, "timestamp"):
-        raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
+        raise TypeError(f"bind.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
     bound_class = BoundLR if key == "lr" else Bound
     warn_of_long_warmup(schedule, clock, ssr)
     scheduler = bound_class(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
@@ -107,5 +107,7 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     """
     optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
-        raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
+        raise NotImplementedError(
+            f"compile_composer_scheduler.state: it has {len(optimizers)} optimizers. Call bind() for each of them."
+        )
     return BoundLR(optimizers[0], scheduler, "lr", clock=state, ssr=ssr)

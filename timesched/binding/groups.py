@@ -46,13 +46,16 @@ class ScheduledGroups:
         groups = self.optimizer.param_groups
         indices = select_groups(groups, self.tags)
         if not indices:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {describe_tags(groups)}.")
+            raise ValueError(
+                f"tags={self.tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. Pass tags of the "
+                f"groups, or None for all groups."
+            )
         result = copy.copy(self)
         result.indexed_groups, result.known_groups = list(self.indexed_groups), list(groups)
         result.initial_values, result.base_values = list(self.initial_values), list(self.base_values)
         for i in indices:
             if i >= len(self.known_groups):
-                value = self.key.require_number(groups[i], f"Parameter group {i}")
+                value = self.key.require_number(groups[i], f"parameter group {i}")
                 result.indexed_groups.append((i, groups[i]))
                 initial = groups[i].get(self.initial_key, value)
                 result.initial_values.append(initial.detach().clone() if isinstance(initial, Tensor) else initial)
@@ -72,7 +75,7 @@ class ScheduledGroups:
         if len(base_values) != len(indices):
             raise ValueError(
                 f"{class_name}: the state has {len(base_values)} initial values, and {len(indices)} parameter groups "
-                f"are selected here: load it into the groups that were saved."
+                f"are selected. Load it into the groups that were saved."
             )
         self._check_shared_tensors(indices, base_values)
 
@@ -86,8 +89,8 @@ class ScheduledGroups:
                 other = first_index.setdefault(id(value), i)
                 if base_value_by_index.get(other) != base_value_by_index.get(i):
                     raise ValueError(
-                        f"Parameter groups {other} and {i} share one tensor as {self.key.name!r}, and are to have "
-                        f"different values: give each group a tensor of its own."
+                        f"key={self.key.name!r}: parameter groups {other} and {i} share one tensor, but get different "
+                        f"values. Give each group its own tensor."
                     )
 
     # Groups that are selected already
@@ -102,15 +105,15 @@ class ScheduledGroups:
         groups, known = self.optimizer.param_groups, self.known_groups
         if len(groups) < len(known):
             raise ValueError(
-                f"The optimizer has {len(groups)} parameter groups, and had {len(known)} when its {self.key.name!r} "
-                f"was scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+                f"key={self.key.name!r}: the optimizer has {len(groups)} parameter groups, and had {len(known)} when "
+                f"it was scheduled. Call unbind() on the scheduler, and make another one."
             )
         if not all(map(is_, groups, known)):
             for i, group in self.indexed_groups:
                 if groups[i] is not group and groups[i]["params"] is not group["params"]:
                     raise ValueError(
-                        f"Parameter group {i} is not the one whose {self.key.name!r} was scheduled: the optimizer's "
-                        f"groups were replaced or put in another order; unbind() the scheduler and make another one."
+                        f"key={self.key.name!r}: parameter group {i} was replaced or moved after it was scheduled. "
+                        f"Call unbind() on the scheduler, and make another one."
                     )
             self.indexed_groups, self.known_groups = [(i, groups[i]) for i in self.indices], groups[: len(known)]
 
@@ -130,7 +133,9 @@ def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
     names = read_tags(tags)
     for name in names:
         if name is not None and not isinstance(name, str):
-            raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
+            raise ValueError(
+                f"tags={tags!r}: {name!r} is not a tag. Pass strings, or None for the groups without tags."
+            )
     return [i for i, group in enumerate(groups) if (group_tags(group) or {None}).intersection(names)]
 
 
@@ -146,7 +151,7 @@ def read_tags(tags: Any) -> list[Any]:
     if isinstance(tags, str):
         return [tags]
     if not isinstance(tags, Iterable):
-        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
+        raise ValueError(f"tags={tags!r}: it is not a tag. Pass a tag, a list of tags, or None.")
     return list(tags)
 
 
@@ -161,7 +166,7 @@ def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
         factor = group.get(key)
         if factor is not None:
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-                raise ValueError(f"{group_name}: {key}={factor!r}: it has to be a finite int or float.")
+                raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
             return float(factor)
     return 1.0
 

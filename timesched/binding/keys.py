@@ -24,7 +24,9 @@ class Key:
         elif isinstance(key, tuple) and len(key) == 2 and type(key[1]) is int and key[1] >= 0:
             key, index = key
         else:
-            raise ValueError(f"key={key!r}: name a key of the parameter groups, as in 'lr' or 'betas[0]'.")
+            raise ValueError(
+                f"key={key!r}: it names no key of a parameter group. Pass a name such as 'lr' or 'betas[0]'."
+            )
         self.key = key
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
@@ -33,11 +35,13 @@ class Key:
         """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
         if self.key not in group:
             known = ", ".join(sorted(str(key) for key in group if key != "params"))
-            raise ValueError(f"{group_name} has no {self.key!r} to schedule: its keys are {known}.")
+            raise ValueError(f"key={self.name!r}: {group_name} has no such key. Pass one of its keys: {known}.")
         value = group[self.key]
         if self.index is not None:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
-                raise ValueError(f"{group_name} has {self.key}={value!r}, which has no element {self.index}.")
+                raise ValueError(
+                    f"key={self.name!r}: {group_name} has {self.key}={value!r}. Pass the index of an element."
+                )
             value = value[self.index]
         if isinstance(value, Tensor):
             number = value.item() if value.numel() == 1 and value.is_floating_point() and not value.is_meta else None
@@ -45,8 +49,8 @@ class Key:
             number = value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(
-                f"{group_name} has {self.name}={value!r}: only a finite number can be scheduled, or a tensor of floats "
-                f"that has one."
+                f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Pass a number, or a tensor with "
+                f"one float."
             )
         return value
 
@@ -94,8 +98,9 @@ def require_count(count: Any, name: str, minimum: int = 0) -> int:
     """A number of steps as an int. Raises `ValueError` for anything else."""
     if isinstance(count, numbers.Integral) and not isinstance(count, bool) and minimum <= int(count) < 2**63 - 1:
         return int(count)
-    start = " (or -1, to start at 0)" if minimum < 0 else ""
-    raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
+    raise ValueError(
+        f"{name}.last_epoch={count!r}: it is not a number of steps. Pass a whole number from {minimum} to 2**63 - 2."
+    )
 
 
 def require_finite(value: Any, name: str) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from timesched.binding.groups import describe_tags, select_groups
+from timesched.binding.groups import select_groups
 
-UNBOUND = "was unbound: make another one"
+UNBOUND = "was unbound. Make another scheduler."
 
 
 # The schedulers of each optimizer, in the order in which they were made. Weak references keep no scheduler alive.
@@ -42,13 +42,9 @@ def take_ownership(scheduler: Any) -> None:
 
 
 def _supersede(earlier: Any, later: Any) -> None:
-    if earlier.relative and later.relative:
-        advice = "bind the list of both, which multiplies them, or make them one sequence"
-    else:
-        advice = "if both are schedulers of optim, make one SequentialLR or ChainedLR of them"
     earlier.refusal = (
-        f"was superseded by {later._describe()}, which was made later: step that one. For two schedules of one number, "
-        f"{advice}; or give them different tags ({describe_tags(later.optimizer.param_groups)})"
+        f"no longer controls it, since {later._describe()} was created later. Step the later scheduler, give them "
+        f"different tags, or combine them: bind a list, or make a SequentialLR or ChainedLR."
     )
     earlier._leave_clock()
 
@@ -61,6 +57,6 @@ def check_single_owner(scheduler: Any, new_indices: Iterable[int]) -> None:
         shared_indices = own_indices.intersection(select_groups(groups, other.tags))
         if other is not scheduler and other.key == scheduler.key and shared_indices:
             raise ValueError(
-                f"{scheduler.key!r} of parameter group {min(shared_indices)}, which was added, is for two schedulers, "
-                f"{scheduler._describe()} and {other._describe()}: give it tags of one of them, or unbind() one."
+                f"key={scheduler.key!r}: the new parameter group {min(shared_indices)} has tags of two schedulers, "
+                f"{scheduler._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
             )

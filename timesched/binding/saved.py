@@ -20,28 +20,31 @@ def check_saved_state(
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = [name for name in needed if not isinstance(state, Mapping) or name not in state]
     if missing:
-        raise ValueError(f"{class_name}: {str(state)[:80]} is not the state of such a scheduler: it lacks {missing}.")
+        raise ValueError(
+            f"{class_name}.state_dict={str(state)[:80]}: it lacks {missing}. Load the state of such a scheduler."
+        )
     for name, expected in (("key", key), ("tags", tags)):
         if state[name] != expected:
-            raise ValueError(f"{class_name}: the state is of {name}={state[name]!r}, and here it is {expected!r}.")
+            raise ValueError(
+                f"{class_name}.{name}={expected!r}: the state is of {name}={state[name]!r}. Load the state of a "
+                f"scheduler with the same {name}."
+            )
 
 
 def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], class_name: str, has_moment: bool) -> None:
     """Raise `ValueError` if the present scheduler has a different value at the time of the saved state."""
-    if ("base" in saved) != ("base" in present):
-        values = "one of them is a multiplier, the other a value"
-    elif not has_moment:
-        values = "their values are not compared, as nobody knows the moment of the state"
-    elif are_close(saved["value"], present["value"]):
-        return
-    else:
-        kind = "multiplier" if "base" in present else "value"
-        values = f"{kind} at step {saved['last_epoch']}: {saved['value']} saved, {present['value']} now"
-    pairs = [(saved.get(name), present.get(name)) for name in ("schedule", "horizon")]
-    differing = [f"saved {then}\n    now   {now}" for then, now in pairs if then != now]
+    lines = []
+    if has_moment and ("base" in saved) == ("base" in present):
+        if are_close(saved["value"], present["value"]):
+            return
+        lines = [f"value at step {saved['last_epoch']}: {saved['value']} saved, {present['value']} now"]
+    pairs = [(saved.get(name), present.get(name)) for name in ("horizon", "schedule")]
+    for then, now in pairs:
+        if then != now:
+            lines.insert(0, f"saved {then}\n    now   {now}")
     raise ValueError(
-        "\n    ".join([f"{class_name}: the state is of another schedule:", *differing, values])
-        + '\nMake the schedule that was saved, or load with on_change="new" to continue with the present one.'
+        "\n    ".join([f"{class_name}.schedule: the state is of a different schedule.", *lines])
+        + "\nMake the saved schedule again, or pass on_change='new' to continue with the present schedule."
     )
 
 

@@ -53,8 +53,8 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
             for end in ends:
                 if length is not None and horizon.change(end.exact, end.unit, length.unit) > length.exact:
                     warnings.warn(
-                        f"{item!r} warms up until {end}, and the run ends at {length}: it never gets to its full "
-                        f"value.",
+                        f"{item!r} warms up until {end}, and the run ends at {length}. Shorten the warmup, or its full "
+                        f"value is never reached.",
                         stacklevel=3,
                     )
 
@@ -74,13 +74,13 @@ def warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
     clock, describe = scheduler.clock, scheduler._describe
     if beginning.is_early and clock.timestamp.batch.value == beginning.timestamp.batch.value + 1:
         warnings.warn(
-            f"This {describe()} is stepped before clock.tick(), and each value comes one batch late: call "
+            f"This {describe()} is stepped before clock.tick(), so each value comes one batch late. Call "
             f"scheduler.step() after clock.tick().",
             stacklevel=4,
         )
     if clock.timestamp == beginning.timestamp:
         warnings.warn(
-            f"The clock of this {describe()} has not moved in two steps: call clock.tick() after each step of the "
+            f"The clock of this {describe()} has not moved in two steps. Call clock.tick() after each step of the "
             f"optimizer, before scheduler.step().",
             stacklevel=4,
         )
@@ -88,9 +88,8 @@ def warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
     units = scheduler.units() if alone else set()
     if not alone.isdisjoint(units):
         warnings.warn(
-            f"The clock of this {describe()} counts on each rank alone, and the ranks may differ in "
-            f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}: make it with process_group=True, "
-            f"which sums the counts over the ranks, or with process_group=False, if tick() is given the numbers "
-            f"of all ranks.",
+            f"The clock of this {describe()} counts each rank alone, and the ranks may differ in "
+            f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}. Make the clock with "
+            f"process_group=True, which sums the counts, or with process_group=False if tick() gets the sums.",
             stacklevel=4,
         )

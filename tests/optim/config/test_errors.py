@@ -78,12 +78,12 @@ BUILD = [
     (schedulers({"LinearLR": {**LINEAR, "key": "lr"}}), "has no argument 'key'"),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": 2.5}}), "schedulers[0].LinearLR: "),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "needs a clock"),
-    (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "No parameter group"),
+    (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "no parameter group has such a tag"),
     (schedulers({"LinearScheduler": {"key": "lrr"}}, **RUN), "'lrr'"),
     (schedulers({"LinearScheduler": {"t_max": "10bb"}}, **RUN), "schedulers[0].LinearScheduler: "),
     # schedulers of schedulers
     (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[1].CosineDecayRL: there is no"),
-    (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1] schedules"),
+    (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1]: it schedules"),
     (sequence(RATE, {"LinearScheduler": {}}), "closed-form scheduler 'LinearScheduler'"),
     (sequence(RATE, RATE, milestones=[1, 2]), "2 schedulers need 1 milestones"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
@@ -100,7 +100,7 @@ BUILD = [
     (schedulers(**RUN, samples_per_batch={"0tok": 8, "1tok": 9}), "config: 1tok cannot be converted to sp"),
     (schedulers(batches_per_epoch=10), "max_duration"),
     # what each other's entries rule out
-    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "schedulers[0]: This LinearLR"),
+    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "schedulers[0]: LinearLR.key"),
     (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "schedulers[0]: This LinearScheduler"),
     (sgd(adjust_learning_rate={"Linear": 0.5}), "optimizer.SGD: no scheduler uses"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "the factors of 'adjust_learning_rate'"),

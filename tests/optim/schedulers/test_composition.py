@@ -70,12 +70,12 @@ def test_children_own_nothing():
     for each in (first, second):
         state = each.state_dict()
         for call in (each.step, each.refresh, lambda s=state, c=each: c.load_state_dict(s)):
-            with pytest.raises(ValueError, match="was superseded by SequentialLR.*, which was made later"):
+            with pytest.raises(ValueError, match="since SequentialLR.* was created later"):
                 call()
     parent.step()
     assert rates(on) == parent.values(2)[1:] * 4 and int(first.last_epoch) == int(second.last_epoch) == 0
     again = lr_scheduler.ChainedLR([second])
-    with pytest.raises(ValueError, match="SequentialLR.* of 'lr' was superseded by ChainedLR"):
+    with pytest.raises(ValueError, match="since ChainedLR.* was created later"):
         parent.step()
     with pytest.raises(ValueError, match="milestones"):
         lr_scheduler.SequentialLR(on, [first, second], [4, 8])  # what cannot be made changes no owner
@@ -113,7 +113,7 @@ def test_factors_inside_and_outside_of_others(kind):
         for t in range(8):
             assert rates(one.optimizer) == [factor * one.values(9)[t] for factor in (1.0, 0.5)]
             one.step()
-    with pytest.raises(ValueError, match="some schedulers are scaled per group and some are not"):
+    with pytest.raises(ValueError, match="some are scaled per group"):
         scaled(WARMUP, COSINE, inside=(False, True))
 
 
@@ -134,9 +134,9 @@ def test_what_is_no_factor(kind, factor):
     before = rates(on)
     with pytest.raises(ValueError, match="adjust_learning_rate"):
         lr_scheduler.ScalePerParamLR(on, child)
-    assert rates(on) == before and "superseded" not in str(child.refusal)
+    assert rates(on) == before and "created later" not in str(child.refusal)
     on.param_groups[1]["adjust_learning_rate"] = 1.0
     one = lr_scheduler.ScalePerParamLR(on, child)
     on.add_param_group(one_group(adjust_learning_rate=factor))
-    with pytest.raises(ValueError, match="group 2: adjust_learning_rate="):
+    with pytest.raises(ValueError, match="adjust_learning_rate=.*: parameter group 2"):
         one.step()

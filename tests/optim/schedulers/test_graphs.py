@@ -142,7 +142,7 @@ def test_what_a_graph_cannot_do():
         held.last_epoch = held.last_epoch + 2
 
     for act, words in (
-        (lambda: number.step(), "has to be a tensor"),
+        (lambda: number.step(), "key='lr': in a graph"),
         (lambda: timed.step(), "outside the compiled"),
         (set_count, "call increment_last_epoch"),
     ):

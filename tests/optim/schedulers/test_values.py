@@ -226,7 +226,7 @@ def test_a_model_on_the_meta_device():
         one.step()
         one.load_state_dict(one.state_dict())
     assert rates(on) == [0.25] and one.state_dict()["last_epoch"] == 1
-    with pytest.raises(ValueError, match="device='meta'.*that has one"):
+    with pytest.raises(ValueError, match="device='meta'.*not a finite number"):
         lr.ConstantLR(optimizer("numbers", {"lr": torch.ones((), device="meta")}), 1.0)
 
 
@@ -270,6 +270,6 @@ def test_torchs_own_schedulers_beside_ours():
         one.step()
         other.step()
     first = make(*WARMUP, on)
-    with pytest.raises(ValueError, match=r"write optim\.lr_scheduler\.SequentialLR\(optimizer, \[first, second\]"):
+    with pytest.raises(ValueError, match="last_epoch=-1: torch's SequentialLR"):
         theirs.SequentialLR(on, [theirs.ConstantLR(on, 1.0), first], milestones=[2])
     assert int(first.last_epoch) == 0
