@@ -101,7 +101,7 @@ BUILD = [
     (schedulers(batches_per_epoch=10), "max_duration"),
     # what each other's entries rule out
     (schedulers(RATE, {"LinearWD": DECAY}, RATE), "schedulers[0]: LinearLR.key"),
-    (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "schedulers[0]: This LinearScheduler"),
+    (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "schedulers[0]: Bound.key="),
     (sgd(adjust_learning_rate={"Linear": 0.5}), "optimizer.SGD: no scheduler uses"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "the factors of 'adjust_learning_rate'"),
     (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, DECAYS),
@@ -143,7 +143,7 @@ def test_errors_of_several_entries_are_raised_together():
     with pytest.raises(ValueError) as raised:
         build(network(), schedulers(*values, **RUN))
     first, second = str(raised.value).splitlines()
-    assert first.startswith("schedulers[0].LinearScheduler: ") and second.startswith("schedulers[2].LinearLR: No param")
+    assert first.startswith("schedulers[0].LinearScheduler: ") and second.startswith("schedulers[2].LinearLR: tags='b'")
     for wrong_momentum in ({"momentom": 0.9}, {"momentum": "much"}):  # the values of schedules need no optimizer
         with pytest.raises(ValueError) as raised:
             build(network(), schedulers(*values[:1], **RUN) | sgd(**wrong_momentum))
@@ -203,7 +203,7 @@ def test_clocks_and_models():
     with pytest.raises(ValueError, match="the config has 'max_duration'"):
         build(network(), config, clock=Clock("10ba"))
     del config["max_duration"]
-    with pytest.raises(TypeError, match="'10ba' is not a clock"):
+    with pytest.raises(TypeError, match="clock='10ba': it is not a clock"):
         build(network(), config, clock="10ba")
     with pytest.raises(TypeError, match=r"optimizer\.SGD: model="):
         build(3, {"optimizer": SGD})
@@ -239,7 +239,7 @@ FACTORS = {"adjust_learning_rate": 0.5}
 LEARNING_RATE = [
     (True, {}, "learning_rate=True: this is no"),
     ("0.1", {}, "learning_rate='0.1': this is no"),
-    ([], {}, "learning_rate: SequentialLR: schedulers=[]"),
+    ([], {}, "learning_rate: SequentialLR.schedulers=[]"),
     ([WARMUP, without("scheduler")], {}, "this is no learning rate"),
     ({"LinearLR": without("scheduler")}, {}, "learning_rate={'LinearLR'"),
     ({**WARMUP, "scheduler": "LinaerLR"}, {}, "there is no lr scheduler 'LinaerLR'"),
