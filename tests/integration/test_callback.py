@@ -184,9 +184,9 @@ def test_half_lives() -> None:
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
     with pytest.raises(ValueError, match="without samples_per_batch and tokens"):
         done(tokens)
-    with pytest.raises(ValueError, match="samples_per_batch is 0"):
+    with pytest.raises(ValueError, match="samples_per_batch=0"):
         Schedules(tokens, samples_per_batch=0)
-    with pytest.raises(TypeError, match=r"write bind\(..., key='betas\[1\]'\), in a trainer Binding"):
+    with pytest.raises(TypeError, match="this schedule returns values"):
         make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
 
 
@@ -301,7 +301,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         lambda: [Binding(ConstantScheduler(0.5), "lr"), Binding(LINE, "momentum")],
         {},
         ValueError,
-        "key='momentum': parameter group",
+        "key='momentum': ",
     ),
     (lambda: [Binding(lambda state: 1.0, "lr")], {"ssr": 0.5}, ValueError, "ssr=0.5: .* takes the state alone"),
     (lambda: [], {"ssr": -1.0}, ValueError, r"ssr.*-1"),
@@ -391,9 +391,9 @@ def steps(values: list[float]) -> Any:
 SAVED = [Binding([LinearScheduler(0.5, 1.0, "1dur"), linear], "betas[0]", "head"), steps([0.3, 0.2, 0.1]), torchs]
 SAME = Binding([LinearScheduler(0.5, 1, "1.0dur"), linear], ("betas", 0), ["head"])
 OTHERS: list[tuple[list[Any], dict[str, Any], str]] = [
-    ([Binding(LinearScheduler(0.5), "betas[0]", "head"), *SAVED[1:]], {}, "(?s)Schedule 0 .* another .*load_ignore_k"),
+    ([Binding(LinearScheduler(0.5), "betas[0]", "head"), *SAVED[1:]], {}, "(?s)Schedule 0 .* different .*load_ig"),
     ([lambda on, run: bind(linear, on, run, "betas[0]", "head"), *SAVED[1:]], {}, r"(?s)saved \[Linear.*now   linear"),
-    ([Binding(SAME.schedule, "betas[1]", "head"), *SAVED[1:]], {}, r"key='betas\[0\]', and here it is 'betas\[1\]'"),
+    ([Binding(SAME.schedule, "betas[1]", "head"), *SAVED[1:]], {}, r"key='betas\[1\]': the state is of key='betas\[0"),
     ([SAVED[0], steps([0.3, 0.1, 0.2]), torchs], {}, r"(?s)Schedule 1 .*\[0\.2, .* saved, \[0\.1, "),
     ([*SAVED[:2], lambda on: torch.optim.lr_scheduler.ConstantLR(on)], {}, "Schedule 2 .*'StepLR'.*'ConstantLR'"),
     (SAVED, {"ssr": 2.0}, r"'ssr': 1\.0.* here it is .*'ssr': 2\.0"),

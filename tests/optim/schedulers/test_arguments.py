@@ -158,7 +158,7 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "clock"),
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "clock"),
         # the name of a user's class
-        (lambda on: Mine(on, ["vals"], []), r"^'vals' is a str, and Mine\.learning_rates\[0\] is"),
+        (lambda on: Mine(on, ["vals"], []), r"^Mine\.learning_rates\[0\]='vals': "),
         (lambda on: Mine(on, [], []), r"^Mine: 0 milestones separate 1 values"),
         # what it is to write, and where
         *((lambda on, wrong=wrong: lr_scheduler.ConstantLR(wrong, 0.1), "optimizer") for wrong in NO_OPTIMIZERS),
