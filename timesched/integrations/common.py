@@ -270,7 +270,7 @@ def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mappin
 def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> dict[str, Any]:
     """Add the counts of the latest microbatch to `counts`, which is None for the first microbatch.
 
-    >>> added({"samples": 8}, {"samples": 4, "tokens": 32})
+    >>> add_counts({"samples": 8}, {"samples": 4, "tokens": 32})
     {'samples': 12, 'tokens': 32}
     """
     previous = counts or {}
