@@ -246,7 +246,7 @@ CALLS = [
     (["check", "GOOD:1"], "GOOD.yaml: schedulers[1]: there is no such entry. The first entry is 0."),
     (["plot", "NONE"], "NONE.yaml: the config has no 'schedulers'. Add one."),
     (["show", "EMPTY"], "EMPTY.yaml: config=None: this is not a"),
-    (["show", "TWO"], "schedulers[0]: This LinearScheduler"),
+    (["show", "TWO"], "schedulers[0]: BoundLR.key='lr': LinearScheduler("),
     (
         ["plot", "GOOD", "TOKENS"],
         "--unit: the runs are counted in ba and tok, and one axis has one unit. Pass",
@@ -398,7 +398,7 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                 ("- CyclicScheduler: {t_up: 101ba}", ["the peak at 101ba is never reached in the run of 100ba"]),
                 ("- CyclicScheduler: {t_up: 100ba}", []),  # as to find the largest rate that trains
                 ("- LinearScheduler: {t_max: 10ep}", ["10ep cannot be converted to ba without batches_per"]),
-                (TWO, ["schedulers[0]: This LinearScheduler"]),
+                (TWO, ["schedulers[0]: BoundLR.key='lr': LinearScheduler("]),
                 ("- LinearScheduler: {t_mx: 10ba}", ["did you mean 't_max'?"]),
                 ("- MultiplicativeLR: {initial_learning_rate: 1.0, coefficient: 1e100}",
                  ["the value is inf at 4ba, and a step with it raises an error"]),
@@ -489,7 +489,7 @@ def test_what_is_found_with_a_model(capsys, config, model):
     code, out, _ = run(capsys, "check", config(text), "--model", model)
     found = out.splitlines()
     assert code == 1 and len(found) == 3
-    assert "'head'" in found[0] and "schedulers[1]: This LinearWD" in found[1]
+    assert "'head'" in found[0] and "schedulers[1]: LinearWD.key='weight_decay'" in found[1]
     assert "norms and biases of group 1 decay (3: 0.bias, 1.weight, 1.bias)" in found[2]
 
 
