@@ -95,7 +95,8 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
         number = exact_number(value, name)
         if number != int(number) or number < least:
             raise TimeError(
-                f"{name}={value!r}: the value is no count of steps. Pass a whole number of at least {least}, or a time."
+                f"{name}={value!r}: the value is not a count of steps. Pass a whole number of at least {least}, or a "
+                f"time."
             )
         return int(number)
 

@@ -264,8 +264,8 @@ class Frame:
         for before, mark in pairwise(marks):
             if before.index == mark.index and before.count > mark.count:
                 raise TimeError(
-                    f"milestones={list(map(str, milestones))}: on this run {before.time} comes after {mark.time}. Put "
-                    f"the milestones in order."
+                    f"milestones={list(map(str, milestones))}: on this run {before.time} comes after {mark.time}, "
+                    f"which is listed after it. Put the milestones in order."
                 )
         return marks
 

@@ -31,8 +31,8 @@ class Sequential(Scheduler):
         steps = counts().metadata["read"](f"{name}.milestones", milestones)
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
-                f"{name}.milestones={milestones!r}: {len(schedulers)} schedulers need {len(schedulers) - 1} "
-                f"milestones. Pass the beginning of each scheduler but the first."
+                f"{name}.milestones={milestones!r}: the number of milestones does not fit {len(schedulers)} "
+                f"schedulers. Pass {len(schedulers) - 1}: one for each scheduler except the first."
             )
         if len({child.scales for child in schedulers}) > 1:
             raise ValueError(

@@ -433,10 +433,10 @@ class Chain(ClosedForm):
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
         zeros = tuple(0 for _ in frame.counters)
         starts = [float(function(zeros)) for function in others]
-        for start in starts:
+        for i, start in enumerate(starts, 1):
             if start == 0.0 or not math.isfinite(start):
                 raise TimeError(
-                    f"schedulers: one after the first starts at {start}, and a chain divides by it. Put it first."
+                    f"schedulers[{i}]: it starts at {start}, and a chain divides by its first value. Put it first."
                 )
 
         def value(counts: Counts) -> Any:

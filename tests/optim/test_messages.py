@@ -9,6 +9,8 @@ import torch
 from torch.nn import Parameter
 
 import optim
+from optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, OneCycleLR, PiecewiseConstantLR, SequentialLR
+from optim.weight_decay_scheduler import ConstantWD
 from tests.building import sgd
 from timesched import Clock
 
@@ -76,6 +78,19 @@ def step(optimizer: optim.Optimizer, grad: torch.Tensor, **values: object) -> No
 def resize(optimizer: optim.Optimizer) -> None:
     optimizer.param_groups[0]["params"][0].data = torch.ones(3)
     optimizer.step()
+
+
+def combine(scheduler_class: type, *schedulers: Callable[[optim.Optimizer], object], **arguments: object) -> object:
+    """A SequentialLR or ChainedLR of schedulers on one optimizer."""
+    optimizer = sgd()
+    return scheduler_class(optimizer, [make(optimizer) for make in schedulers], **arguments)
+
+
+def step_superseded() -> None:
+    optimizer = sgd()
+    first = ConstantLR(optimizer, 0.1)
+    _second = ConstantLR(optimizer, 0.2)
+    first.step()
 
 
 OPTIMIZERS: list[Row] = [
@@ -474,7 +489,121 @@ INITIAL_STATE: list[Row] = [
         lambda: optim.state_bytes(None),
     ),
 ]
-SCHEDULERS: list[Row] = []
+SCHEDULERS: list[Row] = [
+    # Arguments
+    (
+        "ConstantLR.learning_rate=None: a NoneType is not a number. Pass an int or a float.",
+        lambda: ConstantLR(sgd(), None),
+    ),
+    (
+        "ConstantLR.learning_rate='1e-3': a str is not a number. Pass an int or a float.",
+        lambda: ConstantLR(sgd(), "1e-3"),
+    ),
+    (
+        "ConstantLR has no argument 'lr': there are optimizer, learning_rate, total_iters, param_group_tags, "
+        "clock, on_change.",
+        lambda: ConstantLR(sgd(), lr=0.1),
+    ),
+    (
+        "LinearLR.total_iters=-1: the value is not a count of steps. Pass a whole number of at least 0, or a time.",
+        lambda: LinearLR(sgd(), 0.1, 0.0, -1),
+    ),
+    (
+        "LinearLR.total_iters: '10 epochs' is not a time: did you mean '10ep'?",
+        lambda: LinearLR(sgd(), 0.1, 0.0, "10 epochs"),
+    ),
+    (
+        "LinearLR.clock=None: 10ep needs a clock. Pass clock=timesched.Clock(...), or a number of steps.",
+        lambda: LinearLR(sgd(), 0.1, 0.0, "10ep"),
+    ),
+    (
+        "LinearLR.clock='10ba': it is not a clock. Pass a timesched.Clock, or a state with timestamp.",
+        lambda: LinearLR(sgd(), 0.1, 0.0, 10, clock="10ba"),
+    ),
+    (
+        "OneCycleLR.pct_start=30.0: it is too large. Pass at most 1, or 0.5 with three phases.",
+        lambda: OneCycleLR(sgd(), 0.1, 1.0, 10, pct_start=30),
+    ),
+    (
+        "milestones=['20ba', '10ba']: on this run 20ba comes after 10ba, which is listed after it. Put the "
+        "milestones in order.",
+        lambda: MultiStepLR(sgd(), 0.1, 0.5, [20, 10]),
+    ),
+    (
+        "MultiStepLR.milestones=10: the value is not a list. Pass a list of step counts, as in [10, 20].",
+        lambda: MultiStepLR(sgd(), 0.1, 0.5, 10),
+    ),
+    (
+        "PiecewiseConstantLR: 2 milestones separate 3 values, and there are 2: [0.1, 0.2]. Pass one value "
+        "more than milestones.",
+        lambda: PiecewiseConstantLR(sgd(), [0.1, 0.2], [10, 20]),
+    ),
+    (
+        "ConstantLR.optimizer='sgd': it is not a torch.optim.Optimizer. Pass an optimizer.",
+        lambda: ConstantLR("sgd", 0.1),
+    ),
+    (
+        "tags='head': no parameter group has such a tag, and no group has any. Pass tags of the groups, or "
+        "None for all groups.",
+        lambda: ConstantLR(sgd(), 0.1, param_group_tags="head"),
+    ),
+    (
+        "tags='head': no parameter group has such a tag, and the tags are 'body'. Pass tags of the groups, or "
+        "None for all groups.",
+        lambda: ConstantLR(sgd({"tags": "body"}), 0.1, param_group_tags="head"),
+    ),
+    (
+        "key='weight_decay': parameter group 0 has no such key. Pass one of its keys: capturable, "
+        "differentiable, etas, foreach, lr, maximize, step_sizes.",
+        lambda: ConstantWD(torch.optim.Rprop([MATRIX]), 0.1),
+    ),
+    # Schedulers of schedulers
+    (
+        "SequentialLR.milestones=[5, 8]: the number of milestones does not fit 2 schedulers. Pass 1: one for "
+        "each scheduler except the first.",
+        lambda: combine(SequentialLR, *[lambda optimizer: ConstantLR(optimizer, 0.1)] * 2, milestones=[5, 8]),
+    ),
+    (
+        "milestones=['8ba', '5ba']: on this run 8ba comes after 5ba, which is listed after it. Put the "
+        "milestones in order.",
+        lambda: combine(SequentialLR, *[lambda optimizer: ConstantLR(optimizer, 0.1)] * 3, milestones=[8, 5]),
+    ),
+    (
+        "SequentialLR.schedulers[0]: its optimizer differs. Make all schedulers with the same optimizer.",
+        lambda: combine(SequentialLR, lambda optimizer: ConstantLR(sgd(), 0.1), milestones=[]),
+    ),
+    (
+        "SequentialLR.schedulers[0]: it schedules 'weight_decay'. Pass schedulers of 'lr'.",
+        lambda: combine(SequentialLR, lambda optimizer: ConstantWD(optimizer, 0.1), milestones=[]),
+    ),
+    (
+        "SequentialLR.schedulers[0]: it is a torch.optim.lr_scheduler.ConstantLR. Pass a scheduler of optim, "
+        "such as optim.lr_scheduler.ConstantLR.",
+        lambda: combine(SequentialLR, lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer), milestones=[]),
+    ),
+    (
+        "SequentialLR.schedulers=[]: it is not a list of schedulers. Pass one or more in a list.",
+        lambda: SequentialLR(sgd(), [], []),
+    ),
+    # Steps and states
+    (
+        "ConstantLR.key='lr': ConstantLR(learning_rate=0.1) no longer controls it, since "
+        "ConstantLR(learning_rate=0.2) was created later. Step the later scheduler, give them different tags, "
+        "or combine them: bind a list, or make a SequentialLR or ChainedLR.",
+        lambda: step_superseded(),
+    ),
+    (
+        "ConstantLR.schedule: the state is of a different schedule.\n    saved "
+        "ConstantLR(learning_rate=0.2)\n    now   ConstantLR(learning_rate=0.1)\n    value at step 0: [0.2] "
+        "saved, [0.1] now\nMake the saved schedule again, or pass on_change='new' to continue with the "
+        "present schedule.",
+        lambda: ConstantLR(sgd(), 0.1).load_state_dict(ConstantLR(sgd(), 0.2).state_dict()),
+    ),
+    (
+        "ConstantLR.key='lr': the state is of key='weight_decay'. Load the state of a scheduler with the same key.",
+        lambda: ConstantLR(sgd(), 0.1).load_state_dict(ConstantWD(sgd(), 0.1).state_dict()),
+    ),
+]
 CONFIGS: list[Row] = [
     # An entry
     (
@@ -561,16 +690,17 @@ CONFIGS: list[Row] = [
         lambda: build(RUN + "schedulers: {LinearScheduler: {min_lr: 0.1}}"),
     ),
     (
-        "schedulers[0].LinearScheduler: Parameter group 0 has no 'lrr' to schedule: its keys are dampening, lr, "
-        "maximize, momentum, nesterov, param_names, weight_decay.",
+        "schedulers[0].LinearScheduler: key='lrr': parameter group 0 has no such key. Pass one of its keys: dampening, "
+        "lr, maximize, momentum, nesterov, param_names, weight_decay.",
         lambda: build(RUN + "schedulers: {LinearScheduler: {key: lrr}}"),
     ),
     (
-        "schedulers[0].LinearScheduler: BoundLR: on_change='keep': it is 'same' or 'new'.",
+        "schedulers[0].LinearScheduler: BoundLR.on_change='keep': the option does not exist. Pass 'same' or 'new'.",
         lambda: build(RUN + "schedulers: {LinearScheduler: {on_change: keep}}"),
     ),
     (
-        "schedulers[0].ConstantLR: No parameter group carries the tag 'head': no group has any.",
+        "schedulers[0].ConstantLR: tags='head': no parameter group has such a tag, and no group has any. Pass tags of "
+        "the groups, or None for all groups.",
         lambda: build(SGD + "schedulers: {ConstantLR: {learning_rate: 0.1, param_group_tags: head}}"),
     ),
     (

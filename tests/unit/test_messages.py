@@ -130,6 +130,49 @@ def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
         assert each.filename == __file__
 
 
+def inverse_decay(step):
+    """A function for torch's LambdaLR, which gets a number of steps."""
+    return 1 / (1 + step)
+
+
+def bind_at_half(schedule, **options):
+    """A scheduler in the middle of its run."""
+    clock = Clock("4ba")
+    scheduler = bind(schedule, sgd(), clock, **options)
+    for _ in range(2):
+        clock.tick()
+        scheduler.step()
+    return scheduler
+
+
+def step_superseded():
+    optimizer = sgd()
+    first = bind(ConstantScheduler(0.5), optimizer, CLOCK)
+    _second = bind(ConstantScheduler(0.25), optimizer, CLOCK)
+    first.step()
+
+
+def step_unbound():
+    scheduler = bind(ConstantScheduler(0.5), sgd(), CLOCK)
+    scheduler.unbind()
+    scheduler.step()
+
+
+def step_without_a_group():
+    optimizer = sgd({}, {})
+    scheduler = bind(ConstantScheduler(0.5), optimizer, CLOCK)
+    del optimizer.param_groups[1]
+    scheduler.step()
+
+
+def step_with_two_owners():
+    optimizer = sgd({"tags": "a"}, {"tags": "b"})
+    first = bind(ConstantScheduler(0.5), optimizer, CLOCK, tags="a")
+    _second = bind(ConstantScheduler(0.25), optimizer, CLOCK, tags="b")
+    optimizer.add_param_group({"params": [torch.ones(1)], "tags": ["a", "b"]})
+    first.step()
+
+
 # The complete text of an error, and the call that raises it.
 TIMES_AND_CLOCKS = [
     (
@@ -321,7 +364,137 @@ SCHEDULES = [
         lambda: check_schedule_laws(LinearScheduler(), laws=["speed"]),
     ),
 ]
-BINDING = []
+BINDING = [
+    # Arguments
+    (
+        "tags='head': no parameter group has such a tag, and no group has any. Pass tags of the groups, or "
+        "None for all groups.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, tags="head"),
+    ),
+    (
+        "tags='head': no parameter group has such a tag, and the tags are 'a', 'b'. Pass tags of the groups, "
+        "or None for all groups.",
+        lambda: bind(LinearScheduler(), sgd({"tags": ["a", "b"]}), CLOCK, tags="head"),
+    ),
+    (
+        "tags=3: it is not a tag. Pass a tag, a list of tags, or None.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, tags=3),
+    ),
+    (
+        "key='learning_rate': parameter group 0 has no such key. Pass one of its keys: dampening, "
+        "differentiable, foreach, fused, lr, maximize, momentum, nesterov, weight_decay.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, key="learning_rate"),
+    ),
+    (
+        "key='beta 1': it names no key of a parameter group. Pass a name such as 'lr' or 'betas[0]'.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, key="beta 1"),
+    ),
+    (
+        "key='lr[0]': parameter group 0 has lr=1.0, which has no element 0. Pass another index, or a key "
+        "without an index.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, key="lr[0]"),
+    ),
+    (
+        "key='lr': parameter group 1 has None, not a finite number. Give the group a number or a tensor with "
+        "one float, or pass another key.",
+        lambda: bind(LinearScheduler(), sgd({}, {"lr": None}), CLOCK),
+    ),
+    (
+        "schedule=[]: the list is empty. Pass at least one schedule.",
+        lambda: bind([], sgd(), CLOCK),
+    ),
+    (
+        "schedule='cosine': it is not a schedule. Pass a schedule of timesched, or a function of (state, ssr).",
+        lambda: bind("cosine", sgd(), CLOCK),
+    ),
+    (
+        "schedule=inverse_decay: unsupported operand type(s) for +: 'int' and 'Clock'. Pass a function of "
+        "(state) or (state, ssr), which reads state.timestamp.batch.value instead of a number of steps.",
+        lambda: bind(inverse_decay, sgd(), CLOCK),
+    ),
+    (
+        "HalfLife('2ba'): this schedule returns values, not multipliers of a learning rate. Bind it to a beta "
+        "or to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer.",
+        lambda: bind(HalfLife("2ba"), sgd(), CLOCK),
+    ),
+    (
+        "BoundLR.optimizer=Linear(in_features=2, out_features=2, bias=True): it is not a "
+        "torch.optim.Optimizer. Pass an optimizer.",
+        lambda: bind(LinearScheduler(), torch.nn.Linear(2, 2), CLOCK),
+    ),
+    (
+        "bind.clock=None: it is not a clock. Pass a Clock, or a state with timestamp.",
+        lambda: bind(LinearScheduler(), sgd(), None),
+    ),
+    (
+        "ssr=0: it is not above 0. Pass a positive number.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, ssr=0),
+    ),
+    (
+        "ssr='half': a str is not a number. Pass an int or a float.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, ssr="half"),
+    ),
+    (
+        "BoundLR.on_change='keep': the option does not exist. Pass 'same' or 'new'.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK, on_change="keep"),
+    ),
+    # Steps
+    (
+        "BoundLR.step.epoch=3: the scheduler counts its own steps. Set last_epoch or its clock instead.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK).step(3),
+    ),
+    (
+        "BoundLR.key='lr': ConstantScheduler(alpha=0.5, t_max='1.0dur') no longer controls it, since "
+        "ConstantScheduler(alpha=0.25, t_max='1.0dur') was created later. Step the later scheduler, give them "
+        "different tags, or combine them: bind a list, or make a SequentialLR or ChainedLR.",
+        lambda: step_superseded(),
+    ),
+    (
+        "BoundLR.key='lr': ConstantScheduler(alpha=0.5, t_max='1.0dur') was unbound. Make another scheduler.",
+        lambda: step_unbound(),
+    ),
+    (
+        "key='lr': the optimizer has 1 parameter groups, and had 2 when it was scheduled. Call unbind() on "
+        "the scheduler, and make another one.",
+        lambda: step_without_a_group(),
+    ),
+    (
+        "key='lr': the new parameter group 2 has tags of two schedulers, ConstantScheduler(alpha=0.5, "
+        "t_max='1.0dur') and ConstantScheduler(alpha=0.25, t_max='1.0dur'). Give it tags of one of them, or "
+        "unbind() one.",
+        lambda: step_with_two_owners(),
+    ),
+    # States
+    (
+        "BoundLR.schedule: the state is of a different schedule.\n    saved LinearScheduler(alpha_i=0.5, "
+        "alpha_f=0.0, t_max='1.0dur')\n    now   LinearScheduler(alpha_i=1.0, alpha_f=0.0, "
+        "t_max='1.0dur')\n    value at step 2: [0.25] saved, [0.5] now\nMake the saved schedule again, or "
+        "pass on_change='new' to continue with the present schedule.",
+        lambda: bind_at_half(LinearScheduler()).load_state_dict(bind_at_half(LinearScheduler(0.5)).state_dict()),
+    ),
+    (
+        "BoundLR.key='lr': the state is of key='weight_decay'. Load the state of a scheduler with the same key.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK).load_state_dict(
+            bind(LinearScheduler(), sgd({"weight_decay": 0.1}), CLOCK, "weight_decay").state_dict()
+        ),
+    ),
+    (
+        "BoundLR.state_dict={'batch': 0, 'batch_in_epoch': 0, 'batch_wct': 0, 'epoch': 0, ...}: it lacks "
+        "'key', 'tags', 'last_epoch', 'schedule', 'value', 'base'. Load the state_dict() of a scheduler.",
+        lambda: bind(LinearScheduler(), sgd(), CLOCK).load_state_dict(CLOCK.state_dict()),
+    ),
+    (
+        "BoundLR: the state has 1 initial values, and 2 parameter groups are selected. Load it into the "
+        "groups that were saved.",
+        lambda: bind(LinearScheduler(), sgd({}, {}), CLOCK).load_state_dict(
+            bind(LinearScheduler(), sgd(), CLOCK).state_dict()
+        ),
+    ),
+    (
+        "Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here.",
+        lambda: CLOCK.load_state_dict(bind(LinearScheduler(), sgd(), CLOCK).state_dict()),
+    ),
+]
 ADAPTERS = [
     (
         "entries=[]: there is no schedule. Pass a schedule of timesched, or a Binding.",

@@ -40,7 +40,8 @@ class Key:
         if self.index is not None:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
                 raise ValueError(
-                    f"key={self.name!r}: {group_name} has {self.key}={value!r}. Pass the index of an element."
+                    f"key={self.name!r}: {group_name} has {self.key}={value!r}, which has no element {self.index}. "
+                    f"Pass another index, or a key without an index."
                 )
             value = value[self.index]
         if isinstance(value, Tensor):
@@ -49,8 +50,8 @@ class Key:
             number = value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(
-                f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Pass a number, or a tensor with "
-                f"one float."
+                f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Give the group a number or a "
+                f"tensor with one float, or pass another key."
             )
         return value
 

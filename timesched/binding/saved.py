@@ -7,6 +7,7 @@ multiplies them. With a `Clock` there are also `clock`, its state, and `horizon`
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,10 +19,10 @@ def check_saved_state(
 ) -> None:
     """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
-    missing = [name for name in needed if not isinstance(state, Mapping) or name not in state]
+    missing = ", ".join(repr(name) for name in needed if not isinstance(state, Mapping) or name not in state)
     if missing:
         raise ValueError(
-            f"{class_name}.state_dict={str(state)[:80]}: it lacks {missing}. Load the state of such a scheduler."
+            f"{class_name}.state_dict={reprlib.repr(state)}: it lacks {missing}. Load the state_dict() of a scheduler."
         )
     for name, expected in (("key", key), ("tags", tags)):
         if state[name] != expected:

@@ -89,7 +89,8 @@ class PiecewiseScheduler(Schedule):
         for before, mark in pairwise(marks):
             if frame.change(before.count, before.unit, mark.unit) > mark.count:
                 raise UnsuitableRun(
-                    f"{self!r}: on this run {before.time} comes after {mark.time}. Put the points in order."
+                    f"{self!r}: on this run {before.time} comes after {mark.time}, which is listed after it. Put the "
+                    f"points in order."
                 )
         return shapes.piecewise(
             frame, [(mark, value, shapes.decay_shape(shape)) for mark, (_, value, shape) in zip(marks, self.points)]

@@ -85,7 +85,7 @@ BUILD = [
     (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[1].CosineDecayRL: there is no"),
     (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1]: it schedules"),
     (sequence(RATE, {"LinearScheduler": {}}), "closed-form scheduler 'LinearScheduler'"),
-    (sequence(RATE, RATE, milestones=[1, 2]), "2 schedulers need 1 milestones"),
+    (sequence(RATE, RATE, milestones=[1, 2]), "does not fit 2 schedulers"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
     (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "the sequence needs its 'total_iters'"),
     (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep"),
