@@ -675,9 +675,9 @@ CONFIGS: list[Row] = [
         lambda: build(SGD + "schedulers: LinearLR"),
     ),
     (
-        "schedulers[0].Cosine: there is no scheduler 'Cosine': did you mean 'CosineDecayWD' or 'CosineDecayLR'? A "
-        "class of your own is found once its module is imported.",
-        lambda: build(SGD + "schedulers: {Cosine: {}}"),
+        "schedulers[0].CosineAnealingLR: there is no scheduler 'CosineAnealingLR': did you mean 'CosineAnnealingLR' or "
+        "'CosineAnnealingWD' or 'CosineAnnealingScheduler'? A class of your own is found once its module is imported.",
+        lambda: build(SGD + "schedulers: {CosineAnealingLR: {}}"),
     ),
     (
         "schedulers[0].LinearScheduler: a schedule needs a clock. Write 'max_duration' at the top of the config, "
