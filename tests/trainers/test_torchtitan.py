@@ -260,7 +260,7 @@ def test_another_batch_size(tmp_path):
 
 
 OTHERS = {
-    r"state is of another schedule": [LinearScheduler(), ENTRIES[1]],
+    r"state is of a different schedule": [LinearScheduler(), ENTRIES[1]],
     r"'weight_decay' with tags=\['head'\].* and here is \[.'lr' with tags=None.\]": [COSINE],
     r"here is .*'weight_decay' with tags=\['head'\].*'weight_decay' with tags=\[None\]": [
         *ENTRIES,
@@ -380,7 +380,7 @@ def test_newer_releases_have_the_containers_in_another_module():
     ("entries", "config", "message"),
     [
         ([], {}, "there is no schedule"),
-        ([COSINE], {"samples_per_batch": None}, "samples_per_batch is not known"),
+        ([COSINE], {"samples_per_batch": None}, "without samples_per_batch"),
         ([COSINE], {"samples_per_batch": -1}, "samples_per_batch"),
         ([LinearScheduler(t_max="2ep")], {}, "batches_per_epoch"),
         ([LinearScheduler()], {"max_duration": "2ep"}, "batches_per_epoch"),

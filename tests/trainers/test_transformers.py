@@ -270,7 +270,7 @@ def test_a_checkpoint_of_other_schedules(saved: Any, tmp_path: Path) -> None:
     longer = {**RESUMED, "max_duration": "500tok", "num_train_epochs": 4}
     for entries, checkpoint, options, message in (
         (ENTRIES, saved[1], longer, "(?s)400tok.*500tok.* saved, .* now"),
-        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "another schedule:"),
+        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "a different schedule"),
         ([COSINE], saved[1], RESUMED, "state is of 3 schedules, and here are 1"),
         (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "state is of 0 schedules, and here are 3"),
     ):
