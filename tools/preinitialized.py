@@ -172,9 +172,7 @@ def cell(reason: str) -> str:
     if not reason:
         return "equal"
     reason = (
-        reason.partition(" of group ")[2]
-        .partition(": ")[2]
-        .removesuffix(". Leave it to make its state in its first step.")
+        reason.partition(" of group ")[2].partition(": ")[2].removesuffix(". Let it make its state in its first step.")
     )
     if "depends on the first gradient" in reason:
         reason = f"`{reason.partition(' is ')[0]}` depends on the first gradient"

@@ -74,7 +74,7 @@ def outcome(module, code):
             scheduler = eval(code, {**vars(module), "o": o})
         except (TypeError, ValueError):
             return "an error"
-    warned = ", with a warning" * any("in another order than torch's" in str(each.message) for each in caught)
+    warned = ", with a warning" * any("in a different order from torch's" in str(each.message) for each in caught)
     return f"`{', '.join(str(round(rate, 4)) for rate in rates(o, scheduler, 8)[::4])}`{warned}"
 
 

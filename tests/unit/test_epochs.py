@@ -66,7 +66,7 @@ def test_values_are_compared_at_the_place_that_was_saved():
         tick(clock, 45, scheduler)
         group, resumed, again = scheduled(schedule, 5)
         if not alike:
-            with pytest.raises(ValueError, match='on_change="new"'):
+            with pytest.raises(ValueError, match="on_change='new'"):
                 again.load_state_dict(scheduler.state_dict())
             assert resumed.timestamp == Timestamp()
         group, resumed, again = scheduled(schedule, 5, on_change="same" if alike else "new")

@@ -101,7 +101,7 @@ def swapped(kind: str, folder: Path) -> None:
         with torch.no_grad():
             run.model(x)
     before = bits(other)
-    with pytest.raises(ValueError, match="pass the model"), other.average.swapped():
+    with pytest.raises(ValueError, match="Pass the model"), other.average.swapped():
         pass
     with other.average.swapped(other.model), torch.no_grad():
         assert_alike({"y": local(other.model(x))}, alone(kind)[1], BOUND)

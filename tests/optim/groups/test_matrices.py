@@ -108,7 +108,7 @@ def test_heads_next_to_a_tied_one():
 
 
 def test_groups_of_muon_are_for_no_other_optimizer():
-    with pytest.raises(ValueError, match="algorithm='adamw', and AdamW"):
+    with pytest.raises(ValueError, match="algorithm='adamw': AdamW has one"):
         optim.AdamW(configure_param_groups(Sequence(), matrices="muon"))
 
 

@@ -144,7 +144,7 @@ def test_what_a_graph_cannot_do():
     for act, words in (
         (lambda: number.step(), "key='lr': in a graph"),
         (lambda: timed.step(), "outside the compiled"),
-        (set_count, "call increment_last_epoch"),
+        (set_count, "Call increment_last_epoch"),
     ):
         with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
             by_hand(act)()
