@@ -198,7 +198,7 @@ def test_taken(name):
         assert same(dict(early.state.get(p, {})), expected(p))
     assert all(each[key] == x for each in early.param_groups for key, x in group.items())
     if name == "tensor count":
-        with pytest.raises(ValueError, match=r"^state_bytes: New, parameter 0 of group 0"):
+        with pytest.raises(ValueError, match="^state_bytes: New, parameter 0"):
             optim.state_bytes(untouched)
     else:
         assert optim.state_bytes(untouched) == held(early)

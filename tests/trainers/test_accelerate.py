@@ -150,7 +150,7 @@ def test_on_change_says_which_schedule_of_two_runs_goes_on():
     _, optimizer, scheduler = prepared(length="10ba")
     optimizer.step()
     scheduler.step()
-    with pytest.raises(ValueError, match=r"(?s)10ba.*20ba.*\[0\.9\] saved, \[0\.95\] now"):
+    with pytest.raises(ValueError, match=r"\[0\.9\] saved, \[0\.95\] now"):
         prepared(length="20ba")[2].load_state_dict(scheduler.state_dict())
     resumed = prepared(length="20ba", on_change="new")[2]
     resumed.load_state_dict(scheduler.state_dict())

@@ -148,7 +148,7 @@ def test_transformers_refuses(tmp_path: Path) -> None:
     trainer, _ = new_trainer(tmp_path, eval_dataset=None)
     with pytest.raises(ValueError, match="evaluate_averaged=True: there is no"):
         transformers.schedule(trainer, LinearScheduler(), evaluate_averaged=True)
-    with pytest.raises(ValueError, match="schedule.evaluate_every='1ep': the Trainer"):
+    with pytest.raises(ValueError, match="evaluate_every='1ep': the Trainer"):
         transformers.schedule(trainer, LinearScheduler(), evaluate_every="1ep")
     best = {"load_best_model_at_end": True, "eval_strategy": "no"}
     trainer, _ = new_trainer(tmp_path)

@@ -116,7 +116,7 @@ def test_a_unit_that_is_not_counted(tmp_path: Path, entry: Any, ours: Any, optio
 @pytest.mark.parametrize("ours", [{"save_every": "100tok"}, {"average": partial(AVERAGE, half_life="100tok")}])
 def test_a_function_that_does_not_count_the_unit(tmp_path: Path, ours: dict[str, Any]) -> None:
     """Nobody knows before the first batch."""
-    with pytest.raises(ValueError, match=r"tokens: the run counts .*{'tokens': \.\.\.}"):
+    with pytest.raises(ValueError, match="tokens: the run counts .*{'tokens': "):
         trained(tmp_path, LINE, count=lambda batch: {"samples": len(batch["labels"])}, **ours)
 
 

@@ -371,7 +371,7 @@ def test_a_scheduler_that_is_never_stepped_is_said_once():
     clock = Clock("40ba")
     followers = [bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
     clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match="ticked 3 times, and Constant.* and Linear") as caught:
+    with pytest.warns(UserWarning, match="3 times, and Constant.* and Linear") as caught:
         clock.tick()
     assert caught[0].filename == __file__
     clock.tick()  # once: another warning would be an error here
@@ -397,7 +397,7 @@ def test_a_scheduler_that_was_not_kept_is_said():
     clock = Clock("40ba")
     bind(LinearScheduler(), sgd(), clock)
     clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match="^No scheduler follows this clock any more"):
+    with pytest.warns(UserWarning, match="^No scheduler follows this clock"):
         clock.tick()
     tick(clock, 5)  # once: another warning would be an error here
 

@@ -387,7 +387,7 @@ def test_a_closed_form_saves_its_value_and_compares_it():
     again.load_state_dict(state)
     again.step()
     assert again.get_last_lr() == [0.5]
-    with pytest.raises(ValueError, match=r"(?s)end_learning_rate=0\.5.*value at step 4: \[0\.6\] saved, \[0\.8\] now"):
+    with pytest.raises(ValueError, match=r"\[0\.6\] saved, \[0\.8\] now"):
         line(0.5).load_state_dict(state)
     new = line(0.5, on_change="new")
     new.load_state_dict(state)
@@ -404,7 +404,7 @@ def test_the_factor_of_a_group_is_in_the_value():
 
     state = one(0.5).state_dict()
     one(0.25).load_state_dict(state)  # with the same text nothing is compared
-    with pytest.raises(ValueError, match=r"value at step 0: \[0\.5\] saved, \[0\.25\] now"):
+    with pytest.raises(ValueError, match=r"\[0\.5\] saved, \[0\.25\] now"):
         one(0.25).load_state_dict({**state, "schedule": "another"})
 
 
