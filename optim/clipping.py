@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.binding.groups import describe_tags, select_groups
+from timesched.binding.groups import require_groups
 
 
 def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Any = None) -> Tensor:
@@ -44,15 +44,14 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
     (tensor([0.6000, 0.8000]), tensor([100., 100.]))
     """
     groups = optimizer.param_groups
-    selected = [groups[i] for i in select_groups(groups, tags)]
     if tags is None:
         selected = [group for group in groups if not _is_muon_group(optimizer, group)]
-    elif not selected:
-        raise ValueError(
-            f"clip_grad_norm_.tags={tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. Pass tags "
-            "that are in optimizer.param_groups."
-        )
-    parameters = [p for group in selected for p in group["params"]]
+    else:
+        advice = "Pass tags that are in optimizer.param_groups."
+        selected = [groups[i] for i in require_groups(groups, tags, "clip_grad_norm_.tags", advice)]
+    parameters: list[Tensor] = []
+    for group in selected:
+        parameters += group["params"]
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 

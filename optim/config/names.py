@@ -81,7 +81,7 @@ LR = Family(
     "lr scheduler", _public_subclasses(lr_scheduler, lr_scheduler.LRScheduler), (lr_scheduler.LRScheduler,), "LR"
 )
 _WD = _public_subclasses(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)
-CLOSED_FORM = Family("closed-form scheduler", {**LR.public_classes, **_WD}, (Scheduler,))
+CLOSED_FORM = Family("absolute-value scheduler", {**LR.public_classes, **_WD}, (Scheduler,))
 SCHEDULER = Family("scheduler", {**CLOSED_FORM.public_classes, **SCHEDULE.public_classes}, (Scheduler, Schedule))
 
 

@@ -142,7 +142,7 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     if not has_no_decay:  # without weight decay, a split would only make more groups
         options["no_decay"] = "decay_tag" in options or _has_weight_decay(cls, arguments)
     options["rules"] = claims
-    return OptimizerSpec(path, cls, arguments, None, options, has_no_decay, bool(missing))
+    return OptimizerSpec(path, cls, arguments, options=options, has_no_decay=has_no_decay, lacks_lr=bool(missing))
 
 
 def _read_learning_rate(cls: type, arguments: dict[str, Any], path: str) -> None:

@@ -161,4 +161,8 @@ class WidenedStep:
 
 def _bfloat16_columns(columns: Columns) -> list[str]:
     """The names of the columns whose tensors are all bfloat16."""
-    return [name for name, xs in columns.items() if all([x.dtype is torch.bfloat16 for x in xs])]
+    names = []
+    for name, xs in columns.items():
+        if all([x.dtype is torch.bfloat16 for x in xs]):
+            names.append(name)
+    return names

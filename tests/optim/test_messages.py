@@ -704,7 +704,7 @@ CONFIGS: list[Row] = [
         lambda: build(SGD + "schedulers: {ConstantLR: {learning_rate: 0.1, param_group_tags: head}}"),
     ),
     (
-        "schedulers[0].SequentialLR.schedulers='LinearLR': this is no list. Write each closed-form scheduler "
+        "schedulers[0].SequentialLR.schedulers='LinearLR': this is no list. Write each absolute-value scheduler "
         "after a dash.",
         lambda: build(SGD + "schedulers: {SequentialLR: {schedulers: LinearLR}}"),
     ),

@@ -44,12 +44,7 @@ class ScheduledGroups:
         that gets a different value.
         """
         groups = self.optimizer.param_groups
-        indices = select_groups(groups, self.tags)
-        if not indices:
-            raise ValueError(
-                f"tags={self.tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. Pass tags of the "
-                f"groups, or None for all groups."
-            )
+        indices = require_groups(groups, self.tags)
         result = copy.copy(self)
         result.indexed_groups, result.known_groups = list(self.indexed_groups), list(groups)
         result.initial_values, result.base_values = list(self.initial_values), list(self.base_values)
@@ -137,6 +132,22 @@ def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
                 f"tags={tags!r}: {name!r} is not a tag. Pass strings, or None for the groups without tags."
             )
     return [i for i, group in enumerate(groups) if (group_tags(group) or {None}).intersection(names)]
+
+
+def require_groups(
+    groups: Sequence[Mapping[str, Any]],
+    tags: Any,
+    name: str = "tags",
+    advice: str = "Pass tags of the groups, or None for all groups.",
+) -> list[int]:
+    """The indices of the groups that have one of `tags`, as `select_groups`. Raises `ValueError` if there are none.
+
+    `name` is the argument that the message names, and `advice` its last sentence.
+    """
+    indices = select_groups(groups, tags)
+    if not indices:
+        raise ValueError(f"{name}={tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. {advice}")
+    return indices
 
 
 def group_tags(group: Mapping[str, Any]) -> set[Any]:

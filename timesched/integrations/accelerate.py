@@ -110,6 +110,8 @@ def schedule(
         process_group=accelerator.num_processes > 1,
     )
     weight_average = make_average(optimizer.optimizer, clock, average)
-    scheduler = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, weight_average)
+    scheduler = MicrobatchSchedulers(
+        optimizer.optimizer, clock, entries, on_change, accelerator=accelerator, average=weight_average
+    )
     accelerator.register_for_checkpointing(scheduler)
     return scheduler

@@ -21,7 +21,7 @@ except ImportError:  # torchtitan 0.3
 
 from timesched.binding import Bound
 from timesched.binding.evaluation import schedule_units
-from timesched.binding.groups import describe_tags, select_groups
+from timesched.binding.groups import require_groups, select_groups
 from timesched.clock import Clock
 from timesched.fields import make_list
 from timesched.time.units import TimeUnit
@@ -130,11 +130,7 @@ class Schedules(LRSchedulersContainer):
         for optimizer in optimizers:
             groups += optimizer.param_groups
         for entry in entries:
-            if not select_groups(groups, entry.tags):
-                raise ValueError(
-                    f"Binding.tags={entry.tags!r}: no parameter group carries such a tag; {describe_tags(groups)}. "
-                    f"Select one of these tags, or give it to a group."
-                )
+            require_groups(groups, entry.tags, "Binding.tags")
 
     def step(self) -> None:
         """Count a batch, and write the values of the next batch."""

@@ -114,7 +114,14 @@ def schedule(
         )
     _check_trainer(trainer)
     check_average(evaluate_averaged, average)
-    events = _EventCallback(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
+    events = _EventCallback(
+        trainer,
+        evaluate_every=evaluate_every,
+        evaluate_at=evaluate_at,
+        save_every=save_every,
+        save_at=save_at,
+        save_before=save_before,
+    )
     if ssr != 1.0 and max_duration is None:
         raise ValueError(
             f"schedule.ssr={ssr}: it scales max_duration, which is None. Pass the length of the run before scaling."

@@ -84,7 +84,7 @@ BUILD = [
     # schedulers of schedulers
     (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[1].CosineDecayRL: there is no"),
     (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1]: it schedules"),
-    (sequence(RATE, {"LinearScheduler": {}}), "closed-form scheduler 'LinearScheduler'"),
+    (sequence(RATE, {"LinearScheduler": {}}), "absolute-value scheduler 'LinearScheduler'"),
     (sequence(RATE, RATE, milestones=[1, 2]), "does not fit 2 schedulers"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
     (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "the sequence needs its 'total_iters'"),
