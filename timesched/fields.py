@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
+from timesched.hints import nearest_names
 from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
@@ -113,7 +113,7 @@ def choice(default: Any, *options: Any) -> Any:
 
     def read(name: str, value: object) -> object:
         if value not in options:
-            near = difflib.get_close_matches(value.lower(), options, 1, 0.0) if isinstance(value, str) else []
+            near = nearest_names(value.lower(), options, 1, 0.0) if isinstance(value, str) else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
             names = ", ".join(map(repr, options))
             raise TimeError(f"{name}={value!r}: the value is unknown. Pass one of {names}.{hint}")

@@ -1,4 +1,4 @@
-"""Hints in messages about unknown names: the known names that may be meant."""
+"""Hints in messages about unknown names: the known names that may be meant. No other module compares names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ NAMES_ELSEWHERE = {
 CHOSEN_BY_DEVICE = ("capturable", "foreach", "fused")
 
 
+def nearest_names(name: str, known: Iterable[str], most: int = 3, likeness: float = 0.6) -> list[str]:
+    """At most `most` known names, the most similar first. `likeness`: from 0 for any name to 1 for equal names."""
+    return difflib.get_close_matches(name, list(known), most, likeness)
+
+
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """The known names that may be meant: those with this name elsewhere, or else the most similar ones, best first."""
     names = {known_name.lower(): known_name for known_name in known}
     synonyms = [known_name for known_name in names.values() if name in NAMES_ELSEWHERE.get(known_name, ())]
-    return synonyms or [names[lower_name] for lower_name in difflib.get_close_matches(name.lower(), names, n=3)]
+    return synonyms or [names[lower_name] for lower_name in nearest_names(name.lower(), names)]
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:

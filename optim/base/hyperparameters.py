@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from timesched.binding.groups import read_tags as read_tag_list
+
 
 @dataclass(frozen=True)
 class Number:
@@ -169,17 +171,13 @@ def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str)
 
 
 def read_tags(tags: Any, where: str) -> set[Any]:
-    """The tags of a group as a set."""
-    if tags is None:
-        return set()
-    if isinstance(tags, str):
-        return {tags}
-    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
+    """The tags of a group as a set. Raises `TypeError` if they are no strings."""
+    if isinstance(tags, Mapping) or not isinstance(tags, Iterable | None):
         raise TypeError(f"{where}tags={tags!r}: it must be a name, or a list or set of names. Pass tags=['a name'].")
-    tags = list(tags)
-    if not all(isinstance(tag, str) for tag in tags):
-        raise TypeError(f"{where}tags={tags!r}: every tag must be a string. Pass tags=['a name'].")
-    return set(tags)
+    names = read_tag_list(tags)
+    if not all(isinstance(tag, str) for tag in names):
+        raise TypeError(f"{where}tags={names!r}: every tag must be a string. Pass tags=['a name'].")
+    return set(names)
 
 
 def is_switched_off(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from timesched.clock import Clock
-from timesched.hints import argument_hint
+from timesched.hints import argument_hint, nearest_names
 from timesched.time.value import Time
 
 from .problems import prefix_errors
@@ -56,7 +55,7 @@ def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     result, is_trainers = config, isinstance(trainer, dict)
     is_old = isinstance(config.get("optimizer"), dict) and "optimizer_type" in config["optimizer"]
     if is_trainers or is_old:
-        result = {name: value for name, value in config.items() if difflib.get_close_matches(name, KEYS, 1, 0.8)}
+        result = {name: value for name, value in config.items() if nearest_names(name, KEYS, 1, 0.8)}
         if result.get("max_duration") is None and not has_clock:
             result |= _read_max_duration(config, "loop" if is_trainers else "runconfig")
     if is_old:

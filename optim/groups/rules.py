@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from timesched.binding.groups import FACTOR_KEYS
+from timesched.hints import nearest_names
 
 from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, read_tags
 from .parameters import NamedParameter
@@ -66,8 +66,8 @@ def read_rule(rule: Any, where: str) -> Claim:
     known = sorted({*HYPERPARAMETERS, *RATES})
     for key, value in settings.items():
         # A user's optimizer may have any hyperparameter, and a short name is near to many.
-        near = [] if len(key) < 5 else difflib.get_close_matches(key, known, 1, 0.85)
-        near = difflib.get_close_matches(key, RULE_KEYS, 1, 0.7) or near
+        near = [] if len(key) < 5 else nearest_names(key, known, 1, 0.85)
+        near = nearest_names(key, RULE_KEYS, 1, 0.7) or near
         if near and key not in known:
             raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
         if key in RATES:
@@ -149,7 +149,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     for name in chain.from_iterable(parameter.names for parameter in parameters):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
-    near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
+    near = nearest_names(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces)
     known_names = near or [parameter.name for parameter in parameters[:3]]
     owned = " and no layer type" if layers else ""
     hint = " (layer types are known only where the model is given)" if claim.layers and not layers else ""

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from timesched.drawing.table import align_columns
+
 from ..base.hyperparameters import HYPERPARAMETERS, read_tags
 from .rules import comparable_value
 
@@ -47,7 +49,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         lines.append([str(i), tags or "-", str(len(params)), str(elements), *hyperparameters, described or "-"])
         count, size = count + len(params), size + elements
     lines.append(["total", "", str(count), str(size), *("" for _ in columns), ""])
-    return _align(lines)
+    return align_columns(lines, texts=(0, 1, len(lines[0]) - 1))
 
 
 def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
@@ -61,16 +63,6 @@ def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: b
         if key in ("lr", "weight_decay") or len(different) > 1:
             columns[key] = list(map(_describe_value, values))
     return columns
-
-
-def _align(lines: Sequence[Sequence[str]]) -> str:
-    """Align the lines of a table. The first two columns and the last are texts, which are aligned to the left."""
-    columns = []
-    for i, column in enumerate(zip(*lines)):
-        width = max(map(len, column))
-        to_left = i in (0, 1, len(lines[0]) - 1)
-        columns.append([cell.ljust(width) if to_left else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
 def _describe_names(group: Mapping[str, Any], params: Sequence[Any], limit: int | None) -> str:

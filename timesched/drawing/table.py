@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -47,19 +47,28 @@ class Table:
         return [list(map(_format_cell, row)) for row in self.rows]
 
     def __str__(self) -> str:
-        rows = [self.header, *self._formatted_rows()]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = []
-        for row in rows:
-            cells = [cell.rjust(width) for cell, width in zip(row, widths)]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, self.note] if self.note else lines)
+        text = align_columns([self.header, *self._formatted_rows()])
+        return f"{text}\n{self.note}" if self.note else text
 
     def _repr_html_(self) -> str:
         head = _html_row(self.header, "th")
         body = "".join(_html_row(row, "td") for row in self._formatted_rows())
         note = f"<caption>{escape(self.note)}</caption>" if self.note else ""
         return f"<table>{note}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def align_columns(rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:
+    """The rows of a table as lines. The columns with the indices `texts` are aligned to the left, others to the right.
+
+    >>> print(align_columns([["tag", "size"], ["a", "1000"]], texts=[0]))
+    tag  size
+    a    1000
+    """
+    columns = []
+    for i, column in enumerate(zip(*rows)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if i in texts else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:
