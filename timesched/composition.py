@@ -16,13 +16,13 @@ from timesched.time.units import TimeError
 from timesched.time.value import TimeLike
 
 
-def _read_horizon(name: str, value: Any) -> Horizon | None:
+def _read_horizon(name: str, value: object) -> Horizon | None:
     if not isinstance(value, (Horizon, type(None))):
         raise TypeError(f"{name}={value!r}: the value is not a Horizon. Pass a Horizon, or call schedule.cooldown.")
     return value
 
 
-def _read_schedules(name: str, value: Any) -> tuple[Schedule, ...]:
+def _read_schedules(name: str, value: object) -> tuple[Schedule, ...]:
     schedules = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (Mapping, Set)) else (value,)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
@@ -35,14 +35,14 @@ def _read_schedules(name: str, value: Any) -> tuple[Schedule, ...]:
     return schedules
 
 
-def _read_multipliers(name: str, value: Any) -> tuple[Schedule, ...]:
+def _read_multipliers(name: str, value: object) -> tuple[Schedule, ...]:
     schedules = _read_schedules(name, value)
     for schedule in schedules:
         schedule.refuse_to_multiply()
     return schedules
 
 
-def _read_multiplier(name: str, value: Any) -> Schedule:
+def _read_multiplier(name: str, value: object) -> Schedule:
     return _read_multipliers(name, [value])[0]
 
 

@@ -16,7 +16,7 @@ _REQUIRED: Any = dataclasses.MISSING
 def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool = False) -> Any:
     """A time that is not negative. `above=0`: it must not be 0 either. `optional`: it may be None."""
 
-    def read(name: str, value: object) -> Time[Any] | None:
+    def read(name: str, value: object) -> Time | None:
         if value is None and optional:
             return None
         try:
@@ -37,14 +37,14 @@ def times() -> Any:
     return _list_field(time(), "times, as in ['10ba', '0.5dur']")
 
 
-def make_list(value: Any) -> list[Any]:
+def make_list(value: object) -> list[object]:
     """A list of one value, or of the values of an iterable. A string is one value, and None gives an empty list."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return list(value)
     return [] if value is None else [value]
 
 
-def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
+def read_times(name: str, value: object, above: int | None = None) -> list[Time]:
     """The times of an argument that takes one or several, checked as in `time`. An error begins with `name`."""
     read_one = time(above=above).metadata["read"]
     return [read_one(name, item) for item in make_list(value)]
@@ -86,11 +86,11 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
     """
     read_time = time(above=0 if least else None).metadata["read"]
 
-    def read(name: str, value: object) -> int | Time[Any] | None:
+    def read(name: str, value: object) -> int | Time | None:
         if value is None and optional:
             return None
         if isinstance(value, (str, Time)) or hasattr(value, "to_timestring"):
-            parsed: Time[Any] = read_time(name, value)
+            parsed: Time = read_time(name, value)
             return parsed.exact if parsed.unit is TimeUnit.BATCH and isinstance(parsed.exact, int) else parsed
         number = exact_number(value, name)
         if number != int(number) or number < least:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from timesched import fields, shapes
 from timesched.curves import decay
-from timesched.horizon import BatchSizes, Horizon, read_positive
+from timesched.horizon import BatchSizes, Horizon, State, read_positive
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
@@ -83,7 +82,7 @@ class HalfLife(Schedule):
         return f"HalfLife({time})" if self.beta == 0.5 else f"HalfLife.of({self.beta!r}, batch={time})"
 
 
-def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
+def weight_decay_for(time: TimeLike, lr: float, horizon: Horizon | State) -> float:
     """The weight decay with a timescale of `time`: without gradients, a weight shrinks to 1 / e of itself in `time`.
 
         weight_decay = 1 / (lr * steps)

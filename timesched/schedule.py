@@ -12,13 +12,15 @@ from torch import Tensor
 from typing_extensions import Self
 
 from timesched.hints import check_argument_names
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
 from timesched.positions import Frame, Mark, Resolved, resolve_in_unit
-from timesched.time.timestamp import counts_of
+from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, EpochCounter, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from timesched.composition import CooldownScheduler
 
 
@@ -38,7 +40,7 @@ class ComposerScheduler(Protocol):
     Plain functions of `(state)` or `(state, ssr)` are also schedules.
     """
 
-    def __call__(self, state: Any, ssr: float = 1.0) -> float:
+    def __call__(self, state: State, ssr: float = 1.0) -> float:
         """The multiplier at `state.timestamp`."""
         ...
 
@@ -57,9 +59,9 @@ class Schedule:
 
     relative: bool = True  # whether `bind` multiplies the initial value by the result, or writes the result itself
     # The last request of each instance, and its resolution.
-    _last_resolution: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
+    _last_resolution: ClassVar[tuple[tuple[object, ...], Resolution | None]] = ((), None)
 
-    def __new__(cls, /, *_: Any, **arguments: Any) -> Self:
+    def __new__(cls, /, *_: object, **arguments: object) -> Self:
         check_argument_names(cls, arguments)  # before the constructor does, without a hint
         return super().__new__(cls)
 
@@ -82,7 +84,7 @@ class Schedule:
         """The schedule on one run, as a function of counts. The marks, spans and periods of `frame` read the counts."""
         raise NotImplementedError(f"{type(self).__name__}.resolve: the method is missing. Define resolve(self, frame).")
 
-    def __call__(self, state: Any, ssr: float | None = None) -> float:
+    def __call__(self, state: State, ssr: float | None = None) -> float:
         """The multiplier at `state.timestamp`.
 
         `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr=None` means the state's own ratio, or 1.0 if
@@ -92,12 +94,12 @@ class Schedule:
         self.refuse_to_multiply()
         return self._current_value(state, ssr)
 
-    def _current_value(self, state: Any, ssr: float | None = None) -> float:
+    def _current_value(self, state: State, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
         resolution = self._resolution(state, ssr)
         return resolution.function(counts_of(state.timestamp, resolution.counters))  # type: ignore[no-any-return]  # of numbers
 
-    def at(self, time: Any, horizon: Any) -> float:
+    def at(self, time: TimeLike | Timestamp, horizon: Horizon | State) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
 
         `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time, and if a unit
@@ -113,7 +115,7 @@ class Schedule:
         count, unit = horizon.locate(time, scale=False)
         return float(self._resolution(horizon, unit=unit).function((count,)))
 
-    def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
+    def curve(self, horizon: Horizon | State, unit: TimeUnit | str) -> Callable[[Any], Any]:
         """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.
 
         A number gives a float. A tensor gives a tensor of its shape, in float64, or in its own dtype if that is a
@@ -131,7 +133,7 @@ class Schedule:
             raise ValueError("unit='dur': no counter has this unit. Pass the unit of max_duration.")
         return _make_curve(self._resolution(horizon, unit=unit).function)
 
-    def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
+    def units(self, horizon: Horizon | State) -> tuple[TimeUnit, ...]:
         """The units of the counters that the schedule reads on a run, each once.
 
         >>> from timesched import LinearScheduler
@@ -140,7 +142,7 @@ class Schedule:
         """
         return tuple(dict.fromkeys(map(unit_of, self._resolution(Horizon.of(horizon)).counters)))
 
-    def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
+    def marks(self, horizon: Horizon | State) -> list[tuple[str, Time]]:
         """The names and times at which the phases of the schedule begin and end, on the run's own clock.
 
         "warmup" is the end of the warmup, "peak" the first peak, and "decay" the start of the decay. "period" is the
@@ -158,7 +160,9 @@ class Schedule:
         kept = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
         return sorted(kept, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
-    def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
+    def plot(
+        self, horizon: Horizon | State, unit: TimeUnit | str | None = None, ax: Axes | None = None, **style: Any
+    ) -> Axes:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
 
         `horizon`: a `Horizon`, a `Clock`, or another state with a length. `unit`: the unit of the horizontal axis; None
@@ -185,7 +189,7 @@ class Schedule:
         name, run_note = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
         return notebook_html(self, lambda: [Source(name, self, default_run(self))], run_note)
 
-    def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
+    def cooldown(self, at: State, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay that starts at a moment of a run: for a branch of a checkpoint, whatever the length of its run.
 
         `at`: a `Clock` or another state at that moment, with the horizon of the run that reached it. `t_decay`: the
@@ -219,7 +223,7 @@ class Schedule:
         start = Time._make(exact_number(count), unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
-    def _resolution(self, run: Any, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:
+    def _resolution(self, run: Horizon | State, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:
         """The schedule on the run of a horizon or state, for counts in `unit`; None means the units that it reads.
 
         The last resolution is kept, since a training loop asks for the same run at every step.
@@ -242,10 +246,10 @@ class Schedule:
         record: Any = self  # every subclass is a dataclass; this base is not
         return dataclasses.fields(record)
 
-    def __getstate__(self) -> dict[str, Any]:  # only the fields: resolutions are made again
+    def __getstate__(self) -> dict[str, object]:  # only the fields: resolutions are made again
         return {field.name: getattr(self, field.name) for field in self._fields()}
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return (type(self), *map(_comparison_value, self.__getstate__().values()))
 
     def __eq__(self, other: object) -> bool:
@@ -259,7 +263,10 @@ class Schedule:
         return f"{type(self).__name__}({', '.join(fields)})"
 
 
-def _run_key(state: Any) -> tuple[Any, ...]:
+ScheduleLike = Schedule | Callable[..., float]  # a function takes (state) or (state, ssr)
+
+
+def _run_key(state: Any) -> tuple[object, ...]:
     """The length, conversion factors and ratio of a run, as immutable values: times of other packages may change."""
     length, batches = state.max_duration, state.dataloader_len
     factors = getattr(state, "rates", None), getattr(state, "ssr", None)
@@ -288,26 +295,26 @@ def _require_not_negative(count: Any) -> Any:
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
 
 
-def schedule_times(value: Any) -> list[Time[Any]]:
+def schedule_times(value: object) -> list[Time]:
     """The times in the fields of a schedule, and of the schedules inside it."""
     if isinstance(value, Time):
         return [value]
     if isinstance(value, Schedule):
         value = tuple(value.__getstate__().values())
-    times: list[Time[Any]] = []
+    times: list[Time] = []
     for item in value if isinstance(value, tuple) else ():
         times += schedule_times(item)
     return times
 
 
-def _comparison_value(value: Any) -> Any:
+def _comparison_value(value: object) -> object:
     """A field as a value that can be compared without an error; times of different units raise one."""
     if isinstance(value, Time):
         return value.unit.value, value.exact
     return tuple(map(_comparison_value, value)) if isinstance(value, tuple) else value
 
 
-def _field_text(value: Any) -> str:
+def _field_text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_field_text, value))}]"
     return repr(str(value)) if isinstance(value, Time) else repr(value)

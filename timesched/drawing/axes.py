@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timesched.drawing.lines import UNIT_NAMES, Line, format_number, picture_marks
 from timesched.drawing.svg import COLOURS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 SIZE = (7.0, 2.8)  # inches
 
 
-def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
+def draw(lines: Sequence[Line], ax: Axes | None = None, **style: Any) -> Axes:
     """Draw lines and their marks on `ax`, or on new axes of pyplot, and return the axes.
 
     `style`: more arguments of `Axes.plot`. Raises `ImportError` without matplotlib.
@@ -36,7 +39,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     quantities = dict.fromkeys(line.quantity for line in lines)
     ax.set_ylabel(", ".join("learning rate" if quantity == "lr" else quantity for quantity in quantities))
     if first + len(lines) > 1:
-        below = {}
+        below: dict[str, Any] = {}
         if ax.figure.get_layout_engine() is not None:  # which makes room for it
             low = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # inches
             below = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": low, "borderaxespad": 0}
@@ -46,12 +49,14 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     return ax
 
 
-def _draw_mark(ax: Any, name: str, x: float) -> None:
+def _draw_mark(ax: Axes, name: str, x: float) -> None:
     """A dotted line, and its name above the axes in one of two rows, unless the name is there or both rows are full."""
     ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
+    from matplotlib.text import Annotation
+
     low, high = ax.get_xlim()
     letter = (high - low) * 5 / ax.get_window_extent().width * ax.figure.dpi / 72  # of about 5 points
-    written = [text for text in ax.texts if text.get_gid() == "mark"]
+    written = [text for text in ax.texts if isinstance(text, Annotation) and text.get_gid() == "mark"]
     if any(text.xy[0] == x and text.get_text() == name for text in written):
         return
     for height in (2, 12):

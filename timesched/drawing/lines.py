@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
-from typing import Any
 
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule, schedule_times
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import FRACTIONAL_UNITS, Exact, TimeUnit, exact_number
-from timesched.time.value import Time
+from timesched.time.value import Time, TimeLike
 
 UNIT_NAMES = {
     TimeUnit.ITERATION: "iterations", TimeUnit.EPOCH: "epochs", TimeUnit.BATCH: "batches", TimeUnit.SAMPLE: "samples",
@@ -33,7 +33,7 @@ class Source:
     factor: float = 1.0
     quantity: str = "multiplier"
 
-    def at(self, time: Any) -> float:
+    def at(self, time: TimeLike | Timestamp) -> float:
         """The value at a time of the run."""
         return self.factor * self.schedule.at(time, self.horizon)
 

@@ -17,7 +17,7 @@ from timesched.time.value import Time
 _read_time = time().metadata["read"]
 _read_value = number().metadata["read"]
 _read_shape = choice("linear", *shapes.DECAYS).metadata["read"]
-Point = tuple[Time[Any], float, str]
+Point = tuple[Time, float, str]
 
 
 def _read_points(name: str, value: Any) -> tuple[Point, ...]:

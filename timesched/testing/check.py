@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from timesched.horizon import Horizon
-from timesched.schedule import Schedule, schedule_times
+from timesched.schedule import Schedule, ScheduleLike, schedule_times
 from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
-from timesched.testing.laws import LAWS, LawBroken, Promise, check_ratio, evaluate
+from timesched.testing.laws import LAWS, Law, LawBroken, Promise, PromiseAt, check_ratio, evaluate
 from timesched.testing.runs import COUNTED, Run, runs
 from timesched.time.value import Time
 
 
 def check_schedule_laws(
-    schedule: Any,
-    promise: Promise | Callable[[Any, Horizon], Promise] | None = None,
+    schedule: ScheduleLike,
+    promise: Promise | PromiseAt | None = None,
     laws: Iterable[str] = tuple(LAWS),
     max_examples: int = 200,
 ) -> None:
@@ -65,12 +63,12 @@ def check_schedule_laws(
         _check_law(LAWS[name], schedule, promise_at, max_examples)
 
 
-def _check_law(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
+def _check_law(law: Law, schedule: ScheduleLike, promise: PromiseAt, max_examples: int) -> None:
     changes = largest_changes(schedule) if law is check_ratio and not isinstance(schedule, Schedule) else ()
 
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
-    def examples(data: Any) -> None:
+    def examples(data: st.DataObject) -> None:
         fresh = copy.deepcopy(schedule)  # it has seen no other example
         law(fresh, dataclasses.replace(data.draw(suitable_runs(schedule)), changes=changes), data.draw, promise)
 
@@ -87,7 +85,7 @@ def _check_law(law: Any, schedule: Any, promise: Any, max_examples: int) -> None
 _MAY_END_EARLY = (ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler)
 
 
-def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
+def suitable_runs(schedule: ScheduleLike) -> st.SearchStrategy[Run]:
     """Runs that a schedule accepts: no longer than its `t_max`, if `t_max` is an absolute time. Some runs end at a time
     of the schedule.
     """
@@ -99,14 +97,14 @@ def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     return suitable.map(lambda run: min(run, _ending_at(run, t_max), key=lambda run: run.batches))
 
 
-def _ending_at(run: Run, time: Time[Any]) -> Run:
+def _ending_at(run: Run, time: Time) -> Run:
     """A run that ends with the last batch that is complete at a time."""
     batches = int(Fraction(time.exact) / run.per_batch(time.unit))
     assume(batches > 0)
     return dataclasses.replace(run, batches=batches)
 
 
-def largest_changes(schedule: Any) -> tuple[int, ...]:
+def largest_changes(schedule: ScheduleLike) -> tuple[int, ...]:
     """Up to 20 of the first 2000 batches, at which a function changes most, since its times are not known."""
     values: list[float] = []
     with suppress(Exception):  # a law raises it later

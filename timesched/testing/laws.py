@@ -13,8 +13,10 @@ import inspect
 import math
 import pickle
 import sys
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 import torch
 from hypothesis import assume, reject
@@ -22,7 +24,7 @@ from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
 from timesched.positions import UnsuitableRun
-from timesched.schedule import Schedule, schedule_times
+from timesched.schedule import Schedule, ScheduleLike, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import EpochCounter, Exact, TimeUnit
 from timesched.time.value import Time
@@ -52,11 +54,24 @@ class Promise:
     condition: float = 1.0
 
 
+PromiseAt = Callable[[ScheduleLike, Horizon], Promise]
+Example = TypeVar("Example")
+
+
+class Draw(Protocol):
+    """Draws an example of a strategy: the `draw` of Hypothesis's `data()`."""
+
+    def __call__(self, strategy: st.SearchStrategy[Example], /) -> Example: ...
+
+
+Law = Callable[[ScheduleLike, Run, Draw, "PromiseAt | None"], None]
+
+
 class LawBroken(AssertionError):
     """A schedule breaks a law. The message names the law, the place and the values."""
 
 
-def evaluate(schedule: Any, state: Moment) -> float:
+def evaluate(schedule: ScheduleLike, state: Moment) -> float:
     """The schedule's value at a state, with or without a ratio. Calls `reject` if the run is unsuitable."""
     function = getattr(schedule, "_current_value", schedule)  # also for schedules of values, which cannot be called
     try:
@@ -65,12 +80,12 @@ def evaluate(schedule: Any, state: Moment) -> float:
         reject()
 
 
-def _has_ratio(schedule: Any) -> bool:
+def _has_ratio(schedule: ScheduleLike) -> bool:
     """Whether it is a function of the state and the ratio, and not only of the state."""
     return len(inspect.signature(schedule).parameters) > 1
 
 
-def check_ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
     if not _has_ratio(schedule):
         return
@@ -96,7 +111,7 @@ def check_ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             )
 
 
-def _has_unscaled_warmup(schedule: Any) -> bool:
+def _has_unscaled_warmup(schedule: object) -> bool:
     warmup = getattr(schedule, "t_warmup", None)
     is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
     return is_absolute and not getattr(schedule, "scale_warmup", False)
@@ -135,7 +150,7 @@ def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int)
             )
 
 
-def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """Written in another unit, the schedule has the same value at every step of a run with constant conversion factors.
 
     Under a batch-size schedule, the times stay as they are, and the position is given in another unit.
@@ -147,7 +162,7 @@ def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
 
-    def rewritten(field: Any) -> Any:
+    def rewritten(field: object) -> object:
         if isinstance(field, tuple):
             return tuple(map(rewritten, field))
         if isinstance(field, Schedule):
@@ -171,7 +186,7 @@ def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         )
 
 
-def _check_same_point(schedule: Schedule, run: Run, draw: Any) -> None:
+def _check_same_point(schedule: Schedule, run: Run, draw: Draw) -> None:
     """Under a batch-size schedule, a point of the run has one value, whatever the unit of the point.
 
     The times of the schedule are not rewritten. Their unit says on which counter progress is measured: a straight line
@@ -190,7 +205,7 @@ def _check_same_point(schedule: Schedule, run: Run, draw: Any) -> None:
                 )
 
 
-def check_ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """The promised start, end and range hold exactly, and there is no jump or turn that the promise excludes."""
     sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
     horizon = run.horizon(sigma)
@@ -235,7 +250,7 @@ def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promis
         raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(point)}.")
 
 
-def _branch_points(schedule: Any, horizon: Horizon) -> list[Fraction]:
+def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
     """The positions of a schedule's times on a run, in batches. The branches of the schedule meet there."""
     points = [Fraction(0)]
     for time in _used_times(schedule):
@@ -246,7 +261,7 @@ def _branch_points(schedule: Any, horizon: Horizon) -> list[Fraction]:
     return points
 
 
-def _nearby_batches(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
+def _nearby_batches(schedule: ScheduleLike, horizon: Horizon, after: int = 1) -> list[int]:
     """The batches around each point of a schedule: from one batch before it to `after` batches after it."""
     near: list[int] = []
     for point in _branch_points(schedule, horizon):
@@ -255,7 +270,7 @@ def _nearby_batches(schedule: Any, horizon: Horizon, after: int = 1) -> list[int
     return near
 
 
-def check_purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """The value depends only on the timestamp and the horizon, whatever was evaluated before. A copy has it too."""
     batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
     if not _has_ratio(schedule):
@@ -282,13 +297,13 @@ def check_purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
 
 
-def check_epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """A schedule that counts only epochs depends on the epoch and the fraction of it that is done, and nothing else."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
     if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
         return
     factor, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
-    lengths = {"batches": factor * run.batches, "batches_per_epoch": factor * run.batches_per_epoch}
+    lengths: dict[str, Any] = {"batches": factor * run.batches, "batches_per_epoch": factor * run.batches_per_epoch}
     if not all(isinstance(counter, EpochCounter) for counter in schedule._resolution(run.horizon(), None).counters):
         return  # a closed form that counts steps
     state = run.state(draw(_batches(run, schedule)))
@@ -303,7 +318,7 @@ def check_epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         )
 
 
-def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """Floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal single counts."""
     if not isinstance(schedule, Schedule):
         return
@@ -316,7 +331,7 @@ def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         reject()
     end = int(run.time(2 * run.batches, curve_unit).exact) + 1
     assume(end < 2**53)  # beyond, tensors are not promised
-    counts: list[Any] = draw(st.lists(st.integers(0, end), min_size=1, max_size=5))
+    counts: list[int] | list[float] = draw(st.lists(st.integers(0, end), min_size=1, max_size=5))
     double = draw(st.booleans())
     if double:
         counts = [float(count) + draw(st.sampled_from([0.0, 0.5, 0.1])) for count in counts]
@@ -335,7 +350,7 @@ def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             raise LawBroken(f"law 'one formula': {schedule!r} at {count}: {single!r} alone, {in_array!r} in an array.")
 
 
-def check_rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """A missing conversion factor raises a ValueError that names it, and no factor is asked for without need."""
     if not isinstance(schedule, Schedule):
         return
@@ -362,12 +377,12 @@ def check_rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             )
 
 
-def _used_times(schedule: Any) -> list[Time[Any]]:
+def _used_times(schedule: Any) -> list[Time]:
     unused = schedule.t_max if getattr(schedule, "t_start", None) is not None else None  # of a cooldown
     return [time for time in schedule_times(schedule) if time is not unused]
 
 
-def check_constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
     """A value late in the run takes no more steps of the interpreter than an early one."""
     states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
     for state in states:
@@ -377,11 +392,11 @@ def check_constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> Non
         raise LawBroken(f"law 'cost': {schedule!r} takes {early} steps at batch 1 of {run}, and {late} later.")
 
 
-def _count_lines(schedule: Any, state: Moment) -> int:
+def _count_lines(schedule: ScheduleLike, state: Moment) -> int:
     """The number of Python lines that one evaluation executes."""
     lines = 0
 
-    def trace(frame: Any, event: str, argument: Any) -> Any:
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal lines
         lines += 1
         return trace
@@ -398,7 +413,7 @@ def _count_lines(schedule: Any, state: Moment) -> int:
     return lines
 
 
-def _batches(run: Run, schedule: Any, sigma: Any = 1) -> Any:
+def _batches(run: Run, schedule: ScheduleLike, sigma: Exact = 1) -> st.SearchStrategy[int]:
     """Batches up to twice the length of a run: often the first few, and where the branches of a schedule meet."""
     near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
     special = [0, run.batches - 1, run.batches, *near]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -37,7 +38,7 @@ class Run:
         """The horizon with all conversion factors."""
         return self._make_horizon(self.time(self.batches, self.unit), ssr)
 
-    def _make_horizon(self, length: Time[Any], ssr: Any = 1.0) -> Horizon:
+    def _make_horizon(self, length: Time, ssr: Any = 1.0) -> Horizon:
         return Horizon(
             length,
             batches_per_epoch=self.batches_per_epoch,
@@ -60,7 +61,7 @@ class Run:
         }
         return amounts.get(unit, 1)
 
-    def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
+    def time(self, batches: Exact, unit: TimeUnit) -> Time:
         """The time of `batches` batches, in a unit. With a batch-size schedule, these are the first of the run."""
         if self.batch_sizes is not None:
             in_batches = self._make_horizon(Time(self.batches, TimeUnit.BATCH))
@@ -106,7 +107,7 @@ COUNTED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)  # t
 
 
 @st.composite
-def runs(draw: Any, shortest: int = 1, longest: int = 10_000, units: Any = COUNTED) -> Run:
+def runs(draw: st.DrawFn, shortest: int = 1, longest: int = 10_000, units: Sequence[TimeUnit] = COUNTED) -> Run:
     """Runs of `shortest` to `longest` batches; token counts go past 2**53."""
     rate = st.one_of(st.integers(1, 9), st.integers(1, 10**7))
     return Run(
@@ -119,7 +120,7 @@ def runs(draw: Any, shortest: int = 1, longest: int = 10_000, units: Any = COUNT
 
 
 @st.composite
-def runs_with_batch_sizes(draw: Any) -> Run:
+def runs_with_batch_sizes(draw: st.DrawFn) -> Run:
     """Runs whose batches change their size up to three times, sometimes after the end of the run."""
     run: Run = draw(runs(longest=500))
     sizes = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 10**4)), min_size=2, max_size=4))

@@ -21,7 +21,7 @@ def units() -> st.SearchStrategy[TimeUnit]:
     return st.sampled_from(TimeUnit)
 
 
-def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.SearchStrategy[Time[Any]]:
+def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.SearchStrategy[Time]:
     """Any time, of one unit or of all: whole counts beyond 2**53, and decimals and ratios for `ep`, `dur` and `sec`.
 
     >>> from hypothesis import find
@@ -29,7 +29,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
     Time(3, TimeUnit.BATCH)
     """
 
-    def times_in_unit(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
+    def times_in_unit(unit: TimeUnit) -> st.SearchStrategy[Time]:
         numbers: st.SearchStrategy[Any] = _COUNTS
         if unit in FRACTIONAL_UNITS:
             decimals = st.builds(Fraction, st.integers(-(10**9), 10**9), st.sampled_from([10, 100, 10**6, 10**9]))
@@ -43,11 +43,13 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
 
 
 @st.composite
-def timestamps(draw: Any) -> Timestamp:
+def timestamps(draw: st.DrawFn) -> Timestamp:
     """Timestamps with consistent counters: a count in an epoch is not more than the total."""
     counts = st.integers(0, 10**15)
-    total = {name: draw(counts) for name in ("iteration", "epoch", "batch", "sample", "token")}
-    inner = {name: draw(st.integers(0, total[name.split("_in_")[0]])) for name in FIELDS if "_in_" in name}
+    total: dict[str, Any] = {name: draw(counts) for name in ("iteration", "epoch", "batch", "sample", "token")}
+    inner: dict[str, Any] = {
+        name: draw(st.integers(0, total[name.split("_in_")[0]])) for name in FIELDS if "_in_" in name
+    }
     seconds = sorted(draw(st.lists(st.integers(0, 10**7), min_size=4, max_size=4)), reverse=True)
     passed: Any = {name: datetime.timedelta(seconds=value) for name, value in zip(WALL_CLOCKS, seconds, strict=True)}
     return Timestamp(**total, **inner, **passed)

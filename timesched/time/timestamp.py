@@ -55,7 +55,7 @@ class _Field:
     def __set_name__(self, owner: type, name: str) -> None:
         self._position, self._unit = FIELDS.index(name), _COUNTERS.get(name)
 
-    def __get__(self, timestamp: Any, owner: type | None = None) -> Any:
+    def __get__(self, timestamp: Timestamp | None, owner: type | None = None) -> object:
         if timestamp is None:
             return self  # the field itself, for code that inspects the class
         number = timestamp._numbers[self._position]
@@ -133,14 +133,14 @@ class Timestamp(Ordered):
         """A copy with other numbers in some fields; the numbers were checked before."""
         return Timestamp._make(tuple((dict(zip(FIELDS, self._numbers)) | changes).values()))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name != "epoch_in_iteration":
             raise AttributeError(
                 f"Timestamp.{name} cannot be set. Use .copy({name}=...), which returns a new timestamp."
             )
         _set_numbers(self, self.copy(epoch_in_iteration=value)._numbers)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Timestamp._make, (self._numbers,)
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Timestamp(Ordered):
         state: dict[str, Any] = dict(zip(FIELDS, self._numbers))
         return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the counters of a `state_dict()`, ours or Composer's. Fields that the state lacks keep their value.
 
         Raises `KeyError` for a missing counter and `TimeError` for a wrong one. After an error nothing is changed.
@@ -176,7 +176,7 @@ class Timestamp(Ordered):
             )
         return Time._make(self._numbers[_TOTALS[unit]], unit)
 
-    def copy(self, **changes: Any) -> Timestamp:
+    def copy(self, **changes: object) -> Timestamp:
         """A new timestamp with some fields replaced. A field that is None keeps its value.
 
         >>> Timestamp(epoch=1).copy(batch=2).batch
@@ -254,7 +254,7 @@ class Timestamp(Ordered):
 _set_numbers: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__["_numbers"].__set__  # past __setattr__
 
 
-def read_field(name: str, value: Any) -> int:
+def read_field(name: str, value: object) -> int:
     """The number of a field: a count in the field's unit or, for any other name, a duration in microseconds.
 
     Raises `TimeError` for a value of another type or unit, and below 0.

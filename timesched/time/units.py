@@ -144,7 +144,7 @@ _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART
 _EXPONENTS = range(-330, 309)  # the range of a double: a text of ten characters must not need gigabytes of digits
 
 
-def exact_number(value: Any, name: str = "time") -> Exact:
+def exact_number(value: object, name: str = "time") -> Exact:
     """`value` as an exact number: an int if it is whole, otherwise a Fraction.
 
     A float means its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not a real

@@ -8,7 +8,9 @@ import operator
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Generic, TypeVar, Union, cast
+from typing import Any, Generic, Union, cast
+
+from typing_extensions import TypeVar
 
 from timesched.time.units import (
     FRACTIONAL_UNITS,
@@ -22,8 +24,8 @@ from timesched.time.units import (
     parse_time,
 )
 
-TValue = TypeVar("TValue", int, float, Fraction)
-TimeLike = Union["Time[Any]", str]
+TValue = TypeVar("TValue", bound=int | float | Fraction, default=Any)
+TimeLike = Union["Time", str]
 
 
 class Time(Ordered, Generic[TValue]):
@@ -53,7 +55,7 @@ class Time(Ordered, Generic[TValue]):
 
     def __init__(self, value: TValue, unit: str | TimeUnit) -> None:
         unit = unit if type(unit) is TimeUnit else TimeUnit(unit)
-        number = value if type(value) is int else exact_number(value)
+        number = exact_number(value)
         if isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS:
             text = number_text(number)
             raise TimeError(f"{text}{unit.value} is not a whole count. Only 'ep', 'dur' and 'sec' can be fractional.")
@@ -72,7 +74,7 @@ class Time(Ordered, Generic[TValue]):
         put(self, "_value", value)
 
     @classmethod
-    def _make(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
+    def _make(cls, number: Exact, unit: TimeUnit) -> Time:
         """A time with a number that is exact already. A scaled length (half of 3ba) may be fractional in any unit."""
         time = object.__new__(cls)
         if type(number) is not int and number.denominator == 1:
@@ -111,7 +113,7 @@ class Time(Ordered, Generic[TValue]):
         return Time(duration, TimeUnit.DURATION)
 
     @classmethod
-    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[Any]:
+    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time:
         """Seconds from a string such as `'1h20m40s'`, or from a `timedelta` with its microseconds.
 
         Raises `TimeError` for any other text.
@@ -129,7 +131,7 @@ class Time(Ordered, Generic[TValue]):
         return Time(cast(Any, number), unit)
 
     @classmethod
-    def from_timestring(cls, timestring: str) -> Time[Any]:
+    def from_timestring(cls, timestring: str) -> Time:
         """The time in a string: a number and a unit, or hours, minutes and seconds.
 
         Raises `TimeError` when the text is not a time, and for a fraction in a unit with whole counts only.
@@ -140,7 +142,7 @@ class Time(Ordered, Generic[TValue]):
         return cls(*cast(Any, parse_time(timestring)))
 
     @classmethod
-    def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time[Any]:
+    def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time:
         """A time from a time (ours or Composer's), a string, or a number in `default_int_unit`.
 
         Raises `TimeError` for a number without `default_int_unit`, and for anything else.
@@ -220,7 +222,7 @@ class Time(Ordered, Generic[TValue]):
         self._check_unit(time, "compare")
         return (self._exact > time._exact) - (self._exact < time._exact)
 
-    def _check_unit(self, other: Time[Any], verb: str) -> None:
+    def _check_unit(self, other: Time, verb: str) -> None:
         if other._unit is not self._unit:
             raise TimeError(f"Cannot {verb} {self} and {other}: their units differ. Convert one with Horizon.convert.")
 
@@ -257,7 +259,7 @@ class Time(Ordered, Generic[TValue]):
     def __pos__(self) -> Time[TValue]:
         return self
 
-    def __mul__(self, other: object) -> Time[Any]:
+    def __mul__(self, other: object) -> Time:
         if _is_number(other):
             return Time(cast(Any, self._exact * exact_number(other)), self._unit)
         if not _is_time(other):
@@ -272,7 +274,7 @@ class Time(Ordered, Generic[TValue]):
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: object) -> Time[Any]:
+    def __truediv__(self, other: object) -> Time:
         if not (_is_time(other) or _is_number(other)):
             return NotImplemented
         divisor = exact_number(other) if _is_number(other) else Time.from_input(other)
@@ -300,14 +302,14 @@ def _is_time(value: object) -> bool:
     return isinstance(value, (Time, str)) or (hasattr(value, "unit") and hasattr(value, "value"))
 
 
-def read_counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
+def read_counter(timestamp: Any, unit: TimeUnit) -> Time:
     """The counter of a timestamp. Seconds are exact, from `total_wct`, while `get` returns whole seconds."""
     duration: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
     known = isinstance(duration, datetime.timedelta)
     return Time.from_timedelta(duration) if known else Time.from_input(timestamp.get(unit.value), unit)
 
 
-def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:
+def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time:
     """`maybe_time` as a `Time`. A plain number counts in `int_unit`.
 
     Raises `TimeError` when it is neither a time, nor a time text, nor a number.
