@@ -69,7 +69,7 @@ nitpick_ignore_regex = [
     # Python's and torch's own: links to other sites would need the network.
     (r"py:(class|exc|meth|func|data|attr)", r"(?!timesched|optim).*"),
     # Types in signatures that a user meets nowhere else.
-    (r"py:class", r"timesched\.(horizon\.BatchSizes|time\.(units\.EpochCounter|value\.TValue))"),
+    (r"py:class", r"timesched\.(horizon\.BatchSizes|positions\.Notes|time\.(units\.EpochCounter|value\.TValue))"),
     (r"py:class", r"timesched\.binding\.bound\.StateContents"),
     (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.plan\.AnyOptimizer)"),
 ]

@@ -117,7 +117,7 @@ class Clock:
     @property
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
-        return self.horizon.conversion_factors[0]  # type: ignore[no-any-return]  # whole: __init__ checks
+        return self.horizon.conversion_factors.batches_per_epoch  # type: ignore[return-value]  # __init__ checks
 
     @property
     def done(self) -> bool:
@@ -155,10 +155,11 @@ class Clock:
             microseconds = self._batch_microseconds(duration, now)
         else:
             samples, tokens, microseconds = self._sum_over_ranks(samples, tokens, duration, now)
-        epoch_length, batch_size, sample_length = self.horizon.conversion_factors
-        batch_size = batch_size.at(self) if isinstance(batch_size, BatchSizes) else batch_size
+        factors = self.horizon.conversion_factors
+        batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._batch_count("samples", samples, batch_size, 1)
-        batch_tokens = self._batch_count("tokens", tokens, sample_length, batch_samples)
+        batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
+        epoch_length = factors.batches_per_epoch
         self._move_to(self.timestamp.after_batch(batch_samples or 0, batch_tokens or 0, microseconds, epoch_length))
         self._last_tick_time = now
         self._has_explicit_counts = self._has_explicit_counts or samples is not None or tokens is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timesched import shapes
@@ -97,7 +97,7 @@ class SequenceScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
-        start = first.resolve(frame.first_section())
+        start = first.resolve(replace(frame, section=True))
         marks = frame.ordered_marks(self.milestones, note="phase")
         functions = [frame.resolve_later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
         return stages(marks, [start, *functions])
@@ -255,7 +255,7 @@ class CooldownScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.horizon is not None:
-            frame = frame.with_horizon(self.horizon.with_epochs_of(frame.horizon))
+            frame = replace(frame, horizon=self.horizon.with_epochs_of(frame.horizon))
         frame.check_covers_run(self.t_max, self)
         begin, end = self._decay_marks(frame)
         frame.note("decay", begin)

@@ -72,7 +72,9 @@ class HalfLife(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         horizon = frame.horizon
         time, unit = horizon.locate(self.time, scale=False)
-        sizes = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.conversion_factors[1].entries
+        factors = horizon.conversion_factors
+        batch_sizes = None if factors.is_fixed(TimeUnit.BATCH, unit) else factors.batch_sizes
+        sizes = () if batch_sizes is None else batch_sizes.entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
         values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
         return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)

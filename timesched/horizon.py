@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,6 +51,87 @@ class BatchSizes:
         raise NotImplementedError(f"{type(self).__name__}.at is not defined. Define at(state) in this class.")
 
 
+@dataclass(frozen=True)
+class ConversionFactors:
+    """The conversion factors of a run: exact numbers, or None where they are not known.
+
+    `batch_sizes`: the batch-size schedule of a run whose batches change, and have no `samples_per_batch`. Its `stages`
+    are the positions on the run where the size changes. `start`: the position at which counts begin.
+    """
+
+    batches_per_epoch: Exact | None = None
+    samples_per_batch: Exact | None = None
+    tokens_per_sample: Exact | None = None
+    batch_sizes: BatchSizes | None = None
+    stages: _Stages | None = field(default=None, compare=False, repr=False)
+    start: tuple[Exact, TimeUnit] = (0, TimeUnit.BATCH)
+
+    @classmethod
+    def read(cls, epoch_length: Any, batch_size: Any, sample_length: Any) -> ConversionFactors:
+        """Read the arguments of a run. The batch size may be a schedule. If it has one size, it is a number."""
+        if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
+            batch_size = batch_size.entries[0][1]
+        batch_sizes = batch_size if isinstance(batch_size, BatchSizes) else None
+        return cls(
+            _read_factor(epoch_length, "batches_per_epoch"),
+            None if batch_sizes else _read_factor(batch_size, "samples_per_batch"),
+            _read_factor(sample_length, "tokens_per_sample"),
+            batch_sizes,
+        )
+
+    def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
+        """Whether a length in one unit has the same length in another unit everywhere in the run.
+
+        Under a batch-size schedule, this is false between epochs or batches and samples or tokens.
+        """
+        return self.stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
+
+    def at(self, count: Exact, unit: TimeUnit) -> ConversionFactors:
+        """The same factors, for counts that begin at a position. It matters under a batch-size schedule only."""
+        return self if self.stages is None else replace(self, start=(self.position(count, unit), unit))
+
+    def position(self, count: Exact, unit: TimeUnit) -> Exact:
+        """The position on the run of a count."""
+        return count + self._convert_position(*self.start, unit)
+
+    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
+        """An exact count of one unit as an exact count of another.
+
+        Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
+        """
+        if count == 0 or self.is_fixed(old, new):
+            return self._convert_position(count, old, new)
+        return self._convert_position(self.position(count, old), old, new) - self.position(0, new)
+
+    def _convert_position(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
+        """A position on the run as a position in another unit."""
+        if old is new or count == 0:
+            return count
+        if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
+            raise ValueError(
+                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no conversion factor links "
+                f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
+            )
+        if self.stages is not None and not self.is_fixed(old, new):
+            if old in _UNIT_CHAIN[:2]:
+                samples = self.stages.samples(self._convert_position(count, old, TimeUnit.BATCH))
+                return self._convert_position(samples, TimeUnit.SAMPLE, new)
+            batches = self.stages.batches(self._convert_position(count, old, TimeUnit.SAMPLE))
+            return self._convert_position(batches, TimeUnit.BATCH, new)
+        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
+        needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
+        missing = [name for name, factor in needed.items() if factor is None]
+        if missing:
+            names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
+            raise ValueError(
+                f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
+                f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the "
+                f"trainer, or write both times in one unit."
+            )
+        factor: Exact = math.prod(needed.values())
+        return count * factor if i < j else Fraction(count) / factor
+
+
 class Horizon:
     """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
@@ -76,13 +158,12 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_end", "_key", "_ratio", "_stages", "_unscaled", "conversion_factors", "max_duration", "ssr")
+    __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
-    conversion_factors: tuple[Any, ...]  # exact numbers or None; for samples_per_batch also a batch-size schedule
-    _stages: _Stages | None  # the stages of the batch-size schedule on this run
+    conversion_factors: ConversionFactors
     _ratio: Exact
     _key: tuple[Any, ...]
 
@@ -95,17 +176,10 @@ class Horizon:
         tokens_per_sample: ConversionFactor | None = None,
         ssr: float = 1.0,
     ) -> None:
-        sizes = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
-        size = sizes.entries[0][1] if sizes else samples_per_batch
-        numbers = (batches_per_epoch, size, tokens_per_sample)
-        factors: tuple[Any, ...] = tuple(
-            None if r is None else read_positive(r, name) for r, name in zip(numbers, _FACTOR_NAMES)
-        )
-        if sizes and len(sizes.entries) > 1:  # else it is a number
-            factors = factors[0], sizes, factors[2]
+        factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
         self._fill(_read_length(max_duration), read_ratio(ssr), factors, scaled=False)
 
-    def _fill(self, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> None:
+    def _fill(self, length: Time[Any] | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> None:
         """Set all attributes. `scaled`: whether the length is scaled already, as in a state that is not ours."""
         put = object.__setattr__
         scaled_length = length if length is None or scaled else Time._make(length.exact * ratio, length.unit)
@@ -117,9 +191,9 @@ class Horizon:
         end = None if scaled_length is None else (scaled_length.exact, scaled_length.unit)
         put(self, "_end", None if end is None else self._count_and_counter(*end))
         put(self, "_key", (end, factors, ratio))
-        put(self, "_stages", None)
-        if isinstance(factors[1], BatchSizes):
-            put(self, "_stages", _Stages(self, factors[1].entries))
+        if factors.batch_sizes is not None:
+            stages = _Stages(self, factors.batch_sizes.entries)
+            put(self, "conversion_factors", replace(factors, stages=stages))
 
     @classmethod
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
@@ -143,19 +217,16 @@ class Horizon:
             raise TypeError(
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
-        batches = state.dataloader_len
+        epoch_length = _read_factor(state.dataloader_len, "dataloader_len")
         return cls._make(
             _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True),  # 0 where a run was stopped at once
             known[0] if known else 1,
-            (
-                None if batches is None else read_positive(batches, "dataloader_len"),
-                *getattr(state, "rates", (None, None)),
-            ),
+            ConversionFactors.read(epoch_length, *getattr(state, "rates", (None, None))),
             scaled=True,
         )
 
     @classmethod
-    def _make(cls, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> Horizon:
+    def _make(cls, length: Time[Any] | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> Horizon:
         """A horizon with values that were checked before."""
         horizon = object.__new__(cls)
         horizon._fill(length, ratio, factors, scaled)
@@ -172,7 +243,7 @@ class Horizon:
         length, length_unit = self.locate(time, scale=False)
         if length <= 0:
             raise TimeError(f"Clock.end_after.time={str(time)!r}: a run ends later than now. Pass a time above 0.")
-        end = self._add_length(counts_of(timestamp, (counter,))[0], unit, length, length_unit)
+        end = self._count_after(counts_of(timestamp, (counter,))[0], unit, length, length_unit)
         if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
         max_duration = Time._make(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
@@ -180,38 +251,35 @@ class Horizon:
 
     def with_epochs_of(self, other: Horizon) -> Horizon:
         """The same run with the epoch length of another horizon, if both epoch lengths are known."""
-        return self.with_epochs(
-            self.conversion_factors[0] and (other.conversion_factors[0] or self.conversion_factors[0])
-        )
+        own = self.batches_per_epoch
+        return self.with_epochs(own and (other.batches_per_epoch or own))
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
-        length = None if batches_per_epoch is None else read_positive(batches_per_epoch, _FACTOR_NAMES[0])
-        return Horizon._make(
-            self._unscaled, self._ratio, (length, *self.conversion_factors[1:]), self.max_duration is self._unscaled
-        )
+        length = _read_factor(batches_per_epoch, "batches_per_epoch")
+        return self._with_factors(replace(self.conversion_factors, batches_per_epoch=length))
+
+    def with_start(self, count: Exact, unit: TimeUnit) -> Horizon:
+        """The same run, whose counts are converted as if they began at a position. See `ConversionFactors.at`."""
+        return self._with_factors(self.conversion_factors.at(count, unit))
+
+    def _with_factors(self, factors: ConversionFactors) -> Horizon:
+        return Horizon._make(self._unscaled, self._ratio, factors, self.max_duration is self._unscaled)
 
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""
-        return self.conversion_factors[0]  # type: ignore[no-any-return]  # see `conversion_factors`
+        return self.conversion_factors.batches_per_epoch
 
     @property
     def samples_per_batch(self) -> Exact | BatchSizes | None:
         """Samples in one batch over all ranks, a batch-size schedule if the size changes, or None."""
-        return self.conversion_factors[1]  # type: ignore[no-any-return]  # see `conversion_factors`
+        return self.conversion_factors.batch_sizes or self.conversion_factors.samples_per_batch
 
     @property
     def tokens_per_sample(self) -> Exact | None:
         """Tokens in one sample, or None."""
-        return self.conversion_factors[2]  # type: ignore[no-any-return]  # see `conversion_factors`
-
-    def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
-        """Whether a length in one unit has the same length in another unit everywhere in the run.
-
-        Under a batch-size schedule, this is false between epochs or batches and samples or tokens.
-        """
-        return self._stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
+        return self.conversion_factors.tokens_per_sample
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
         """The position of a schedule's time on this run: an exact count, and its unit.
@@ -241,30 +309,7 @@ class Horizon:
 
         Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
         """
-        old, new = TimeUnit(old), TimeUnit(new)
-        if old is new or count == 0:
-            return count
-        if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
-            raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no conversion factor links "
-                f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
-            )
-        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
-        if self._stages is not None and i <= 1 < j:
-            return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
-        if self._stages is not None and j <= 1 < i:
-            return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
-        needed = range(min(i, j), max(i, j))
-        missing = [_FACTOR_NAMES[k] for k in needed if self.conversion_factors[k] is None]
-        if missing:
-            names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
-            raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
-                f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the "
-                f"trainer, or write both times in one unit."
-            )
-        factor: Exact = math.prod(self.conversion_factors[k] for k in needed)
-        return count * factor if i < j else Fraction(count) / factor
+        return self.conversion_factors.convert(count, TimeUnit(old), TimeUnit(new))
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """The end of a phase that begins at a count of `unit`, and lasts as long as a time of a schedule.
@@ -276,7 +321,7 @@ class Horizon:
         >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
-        return self._add_length(start, TimeUnit(unit), *self.locate(time))
+        return self._count_after(start, TimeUnit(unit), *self.locate(time))
 
     def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """The beginning of a phase that ends at a count of `unit`, and lasts as long as a time of a schedule.
@@ -284,13 +329,11 @@ class Horizon:
         It is below 0 if the time is longer than the count. The ratio acts as in `after`, and the errors are the same.
         """
         length, length_unit = self.locate(time)
-        return self._add_length(end, TimeUnit(unit), -length, length_unit)
+        return self._count_after(end, TimeUnit(unit), -length, length_unit)
 
-    def _add_length(self, count: Exact, unit: TimeUnit, length: Exact, length_unit: TimeUnit) -> Exact:
-        """A count of a unit plus a length, which may be in another unit."""
-        if length == 0 or self.is_fixed(length_unit, unit):
-            return count + self.change(length, length_unit, unit)
-        return exact_number(self.change(self.change(count, unit, length_unit) + length, length_unit, unit))
+    def _count_after(self, count: Exact, unit: TimeUnit, length: Exact, length_unit: TimeUnit) -> Exact:
+        """The count at the end of a phase that begins at a count, and has a length."""
+        return exact_number(count + self.conversion_factors.at(count, unit).convert(length, length_unit, unit))
 
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
         """A time of this run, exactly converted to another unit. In `dur` it is a fraction of the (scaled) run.
@@ -349,8 +392,9 @@ class Horizon:
             return False
 
     def _count_and_counter(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
-        if unit is TimeUnit.EPOCH and self.conversion_factors[0] is not None:
-            return count * self.conversion_factors[0], EpochCounter(self.conversion_factors[0])
+        length = self.batches_per_epoch
+        if unit is TimeUnit.EPOCH and length is not None:
+            return count * length, EpochCounter(length)
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -368,7 +412,8 @@ class Horizon:
 
     def __repr__(self) -> str:
         arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
-        for name, factor in zip(_FACTOR_NAMES, self.conversion_factors):
+        for name in _FACTOR_NAMES:
+            factor = getattr(self, name)
             if isinstance(factor, BatchSizes):
                 arguments.append(f"{name}={factor!r}")
             elif factor is not None:
@@ -419,6 +464,10 @@ def read_positive(value: Any, name: str) -> Exact:
     if number <= 0:
         raise ValueError(f"{name}={value!r}: it is not above 0. Pass a positive number.")
     return number
+
+
+def _read_factor(value: Any, name: str) -> Exact | None:
+    return None if value is None else read_positive(value, name)
 
 
 def read_ratio(value: Any) -> Exact:

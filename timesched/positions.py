@@ -7,10 +7,10 @@ computes both in double precision.
 
 from __future__ import annotations
 
-import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -200,6 +200,21 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     return value
 
 
+@dataclass
+class Notes:
+    """What a schedule asked of its frames: the counters that it reads, and the named points of its phases."""
+
+    counters: list[Counter] = field(default_factory=list)
+    marks: list[tuple[str, Mark]] = field(default_factory=list)
+
+    def index(self, counter: Counter) -> int:
+        """The index of a counter's count in the tuple of counts; a new counter is added at the end."""
+        if counter not in self.counters:
+            self.counters.append(counter)
+        return self.counters.index(counter)
+
+
+@dataclass(frozen=True)
 class Frame:
     """The positions of a schedule's times on one run, and the counters that the schedule reads to compare with them.
 
@@ -208,8 +223,7 @@ class Frame:
 
     With `unit`, every time is converted to that unit, and its counter is the only one. Without `unit`, each time is
     read on its own counter. `section`: the schedule is a part of a sequence, so it need not reach the end of the run.
-    `origin`: the position on the run at which the counts of the schedule begin; None for 0. It matters where a
-    batch-size schedule converts the counts. `notes`: where the phases of the schedule begin and end, for pictures.
+    `notes`: what the schedule asked of this frame, and of the frames that are made from it.
 
     >>> frame = Frame(Horizon("100ba"))
     >>> start, end = frame.mark("0.1dur"), frame.mark("50ba")
@@ -219,20 +233,19 @@ class Frame:
     (True, 0.25, 0.75)
     """
 
-    def __init__(
-        self, horizon: Horizon, unit: TimeUnit | None = None, section: bool = False, origin: Mark | None = None
-    ) -> None:
-        self.horizon = horizon
-        self.origin = origin
-        self.unit = unit
-        self.counters: list[Counter] = [] if unit is None else [unit]
-        self.section = section
-        self.notes: list[tuple[str, Mark]] = []
+    horizon: Horizon
+    unit: TimeUnit | None = None
+    section: bool = False
+    notes: Notes = field(default_factory=Notes)
+
+    def __post_init__(self) -> None:
+        if self.unit is not None:
+            self.notes.index(self.unit)
 
     def note(self, name: str, mark: Mark) -> None:
         """Keep a point under a name. `Schedule.marks` returns all of them."""
         if mark.count:
-            self.notes.append((name, mark))
+            self.notes.marks.append((name, mark))
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
         """The point on its counter at which a time of the schedule is reached. It is kept under the name `note`.
@@ -242,7 +255,7 @@ class Frame:
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
-        mark = Mark(self._counter_index(counter), unit_of(counter), count)
+        mark = Mark(self.notes.index(counter), unit_of(counter), count)
         if note:
             self.note(note, mark)
         return mark
@@ -250,13 +263,8 @@ class Frame:
     def run_mark(self, time: TimeLike) -> Mark:
         """The point at which a time of the run is reached, wherever on the run the schedule begins."""
         count, counter = self.horizon.place(time)
-        return Mark(self._counter_index(counter), unit_of(counter), count - self._count_on_run(0, unit_of(counter)))
-
-    def _counter_index(self, counter: Counter) -> int:
-        """The index of a counter's count in the tuple of counts; a new counter is added at the end."""
-        if counter not in self.counters:
-            self.counters.append(counter)
-        return self.counters.index(counter)
+        unit = unit_of(counter)
+        return Mark(self.notes.index(counter), unit, count - self.horizon.conversion_factors.position(0, unit))
 
     def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached. Raises `TimeError` where the points of one counter decrease."""
@@ -284,52 +292,33 @@ class Frame:
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """A position of the schedule, converted to another unit."""
-        if self.origin is None or count == 0:
-            return self.horizon.change(count, old, new)
-        return self.horizon.change(self._count_on_run(count, old), old, new) - self._count_on_run(0, new)
+        return self.horizon.change(count, old, new)
 
     def after(self, start: Mark, time: TimeLike) -> Exact:
         """The count at the end of a phase that begins at a mark and is as long as a time of the schedule."""
-        begin = self._count_on_run(start.count, start.unit)
-        return self.horizon.after(begin, start.unit, time) - begin + start.count
+        return self.horizon.after(start.count, start.unit, time)
 
     def before(self, end: Mark, time: TimeLike) -> Exact:
         """The count at the start of a phase that ends at a mark and is as long as a time of the schedule."""
-        last = self._count_on_run(end.count, end.unit)
-        return self.horizon.before(last, end.unit, time) - last + end.count
-
-    def _count_on_run(self, count: Exact, unit: TimeUnit) -> Exact:
-        """A position of the schedule, as a position of the run."""
-        origin = self.origin
-        return count if origin is None else count + self.horizon.change(origin.count, origin.unit, unit)
+        return self.horizon.before(end.count, end.unit, time)
 
     def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
         """The length of a time of the schedule in a unit, wherever it begins."""
         count, own_unit = self.horizon.locate(time)
-        if count and not self.horizon.is_fixed(own_unit, unit):
+        if count and not self.horizon.conversion_factors.is_fixed(own_unit, unit):
             raise UnsuitableRun(
                 f"{time}: under a batch-size schedule, the length of this time in {unit.value!r} varies. Write the "
                 f"times of this schedule in one unit."
             )
         return self.horizon.change(count, own_unit, unit)
 
-    def first_section(self) -> Frame:
-        """The frame of the first schedule in a sequence: the same counters and notes, but only a part of the run."""
-        frame = copy.copy(self)
-        frame.section = True
-        return frame
-
-    def with_horizon(self, horizon: Horizon) -> Frame:
-        """A frame with the same counters and notes on another horizon."""
-        frame = copy.copy(self)
-        frame.horizon, frame.origin = horizon, None
-        return frame
-
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of the function that `resolve` makes for a frame like this one."""
-        inner = Frame(self.horizon, self.unit, self.section, self.origin)
+        inner = replace(self, notes=Notes())
         function = resolve(inner)
-        counts = [exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in inner.counters]
+        counts = [
+            exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in inner.notes.counters
+        ]
         return float(function(tuple(counts)))
 
     def check_covers_run(self, t_max: TimeLike, schedule: object) -> None:
@@ -342,16 +331,14 @@ class Frame:
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """The function that `resolve` makes for a frame that starts at a mark. Before the mark, its value at 0."""
-        fixed = self.horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE)
-        origin = None if fixed else start.at(self._count_on_run(start.count, start.unit))
-        inner = Frame(self.horizon, self.unit, section=True, origin=origin)
+        inner = Frame(self.horizon.with_start(start.count, start.unit), self.unit, section=True)
         function = resolve(inner)
-        for name, mark in inner.notes:
+        for name, mark in inner.notes.marks:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
         elapsed_counts: list[Callable[[Counts], Value]] = []
-        for counter in inner.counters:
+        for counter in inner.notes.counters:
             first = exact_number(self.change(start.count, start.unit, unit_of(counter)))
-            elapsed_counts.append(_elapsed(self._counter_index(counter), first))
+            elapsed_counts.append(_elapsed(self.notes.index(counter), first))
         return lambda counts: function(tuple([elapsed(counts) for elapsed in elapsed_counts]))
 
     def period(self, time: TimeLike) -> Period:
@@ -365,11 +352,11 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
 
     Under a batch-size schedule each time stays on its own counter, so the value is the run's value at this position.
     """
-    if horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE):
+    if horizon.conversion_factors.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE):
         return resolve(Frame(horizon, unit))
     frame = Frame(horizon)
     function = resolve(frame)
-    units = list(map(unit_of, frame.counters))
+    units = list(map(unit_of, frame.notes.counters))
     if units in ([], [unit]):
         return function
     for counter_unit in units:

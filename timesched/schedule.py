@@ -235,7 +235,7 @@ class Schedule:
             horizon = Horizon.of(run, ssr)
             if unit is None:
                 frame = Frame(horizon)
-                resolution = Resolution(self.resolve(frame), frame.counters, frame.notes, horizon)
+                resolution = Resolution(self.resolve(frame), frame.notes.counters, frame.notes.marks, horizon)
             else:
                 resolution = Resolution(resolve_in_unit(unit, horizon, self.resolve), [unit], (), horizon)
             # One object, so that no thread sees half of it.

@@ -110,7 +110,7 @@ class Schedules(Callback):
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
         horizon = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
-        self._conversion_factors = horizon.conversion_factors[1:]
+        self._conversion_factors = horizon.samples_per_batch, horizon.tokens_per_sample
         self.log = log
         check_average(evaluate_averaged, average)
         self._make_average, self.evaluate_averaged = average, evaluate_averaged

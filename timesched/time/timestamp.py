@@ -197,7 +197,7 @@ class Timestamp(Ordered):
         micros = read_field("duration", duration or _ZERO)
         return self.after_batch(read_field("sample", samples), read_field("token", tokens), micros)
 
-    def after_batch(self, samples: int, tokens: int, micros: int, batches: int | None = None) -> Timestamp:
+    def after_batch(self, samples: int, tokens: int, micros: int, batches: Exact | None = None) -> Timestamp:
         """Like `to_next_batch`, for numbers that were checked before. The epoch ends when it has `batches` batches."""
         iteration, epoch, batch, sample, token, e, t, b_in, s_in, t_in, total, wct_i, wct_e, _ = self._numbers
         counts = (iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens)
