@@ -34,6 +34,8 @@ COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "t
 START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
 LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
 _COUNT = Number(low=0, integer=True)
+_WHOLE_RUN = Time(1, TimeUnit.DURATION)
+_RUN_START = Timestamp()
 
 
 class WeightAverage(Optimizer):
@@ -205,7 +207,9 @@ class WeightAverage(Optimizer):
         self._replace_moved_buffers()
         self._keeper.follow(self)
         self._check_units()
-        shares = [self._current_share(group) for group in self.param_groups]
+        has_begun = self._has_begun()
+        shares = [self._current_share(group, has_begun) for group in self.param_groups]
+        present_values = {**self._clock_counts(LAST), "begun": has_begun}
         in_graph: list[tuple[list[Tensor], float]] = []
         for group, share in zip(self.param_groups, shares):
             if not share:
@@ -214,7 +218,7 @@ class WeightAverage(Optimizer):
                 in_graph.append((group["params"], share))
             else:
                 self._move(group["params"], share)
-            group.update(self._clock_counts(LAST), begun=self._has_begun())
+            group.update(present_values)
         if in_graph:
             self._move_compiled(in_graph)
 
@@ -259,11 +263,12 @@ class WeightAverage(Optimizer):
 
     # The share of a step
 
-    def _current_share(self, group: dict[str, Any]) -> float:
+    def _current_share(self, group: dict[str, Any], has_begun: bool) -> float:
         """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
         last, now = self._moment(group, LAST), self.clock.timestamp
         start, start_counter = self._place(self.start)
-        half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, start_counter)
+        is_exponential = isinstance(self.half_life, Time)
+        half_life, counter = self._place(self.half_life) if is_exponential else (self.half_life, start_counter)
         before, after = _count(last, counter), _count(now, counter)
         if after < before:
             unit = unit_of(counter).value
@@ -273,20 +278,16 @@ class WeightAverage(Optimizer):
             )
         if after == before:
             return 0.0
+        if self.start is not None and not (has_begun and group["begun"] and _count(last, start_counter) >= start):
+            return 1.0
+        if is_exponential:
+            return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
         if self.start is None:
             start = _count(self._moment(group, START), start_counter)
-        elif not (group["begun"] and _count(last, start_counter) >= start and self._has_begun()):
-            return 1.0
-        if self._is_exponential:
-            return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
         mean = float(Fraction(after - before) / (after - start))
         if half_life is None or mean == 1.0:
             return mean
         return -math.expm1(math.log(2) / half_life * math.log1p(-mean))
-
-    @property
-    def _is_exponential(self) -> bool:
-        return isinstance(self.half_life, Time)
 
     def _has_begun(self) -> bool:
         """Whether the clock has reached the start."""
@@ -295,15 +296,17 @@ class WeightAverage(Optimizer):
 
     def _place(self, time: Any) -> tuple[Any, Counter]:
         """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""
-        return self.clock.horizon.place(time if isinstance(time, Time) else "1dur", scale=False)
+        return self.clock.horizon.place(time if isinstance(time, Time) else _WHOLE_RUN, scale=False)
 
     def _moment(self, group: dict[str, Any], keys: Mapping[str, str]) -> Timestamp:
-        """The saved counts of a group as a timestamp. The length of an epoch may have changed since."""
+        """The counts of a group as a timestamp."""
         counts = {name: group[key] for name, key in keys.items()}
-        if not counts["batches_per_epoch"]:
+        if counts["batches_per_epoch"] == (self.clock.dataloader_len or 0):
             del counts["batches_per_epoch"]
-        stamp = self.clock.read_state({**Timestamp().state_dict(), **counts})
-        return stamp.copy(batch_in_epoch=math.floor(stamp.batch_in_epoch.exact))
+            return _RUN_START._replace(**counts)
+        known = {name: count for name, count in counts.items() if count}  # the length of an epoch has changed since
+        moment = self.clock.read_state({**_RUN_START.state_dict(), **known})
+        return moment.copy(batch_in_epoch=math.floor(moment.batch_in_epoch.exact))
 
     def units(self) -> set[TimeUnit]:
         """The units that the average reads on its clock: of the half-life and the start, or of the run's length.

@@ -316,10 +316,11 @@ class Frame:
         """The value at a mark of the function that `resolve` makes for a frame like this one."""
         inner = replace(self, notes=Notes())
         function = resolve(inner)
-        counts = [
-            exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in inner.notes.counters
-        ]
-        return float(function(tuple(counts)))
+        return float(function(tuple(self._counts_at(mark, inner.notes.counters))))
+
+    def _counts_at(self, mark: Mark, counters: Sequence[Counter]) -> list[Exact]:
+        """The counts of several counters at a mark."""
+        return [exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in counters]
 
     def check_covers_run(self, t_max: TimeLike, schedule: object) -> None:
         """Raise `UnsuitableRun` if the run continues after the end of a schedule. In a sequence it may."""
@@ -335,10 +336,9 @@ class Frame:
         function = resolve(inner)
         for name, mark in inner.notes.marks:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
-        elapsed_counts: list[Callable[[Counts], Value]] = []
-        for counter in inner.notes.counters:
-            first = exact_number(self.change(start.count, start.unit, unit_of(counter)))
-            elapsed_counts.append(_elapsed(self.notes.index(counter), first))
+        counters = inner.notes.counters
+        starts = self._counts_at(start, counters)
+        elapsed_counts = [_elapsed(self.notes.index(counter), first) for counter, first in zip(counters, starts)]
         return lambda counts: function(tuple([elapsed(counts) for elapsed in elapsed_counts]))
 
     def period(self, time: TimeLike) -> Period:
