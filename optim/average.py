@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from timesched.clock import Clock
-from timesched.ops import check_not_in_graph
+from timesched.ops import check_not_in_graph, host_scalar
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -247,7 +247,7 @@ class WeightAverage(Optimizer):
         for params, share in params_and_shares:
             averages += self._averages(params)
             weights += _shards(params)
-            shares += [torch.tensor(share, dtype=torch.float64)] * len(params)
+            shares += [host_scalar(share, torch.float64)] * len(params)
         assert self._compiled is not None
         self._compiled(averages, weights, shares)
 

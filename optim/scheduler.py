@@ -20,6 +20,7 @@ from timesched.binding.groups import learning_rate_factor
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names
 from timesched.horizon import Horizon
+from timesched.ops import host_scalar
 from timesched.positions import resolve_in_unit
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
@@ -231,7 +232,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _read_last_epoch(self) -> Tensor:
         count = self._count
-        return count.clone() if isinstance(count, Tensor) else torch.tensor(count, device="cpu")
+        return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     def _set_last_epoch(self, count: Any) -> None:
         if torch.compiler.is_compiling():

@@ -107,6 +107,14 @@ def constant(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Ten
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
 
 
+def host_scalar(value: float, dtype: torch.dtype | None = None) -> Tensor:
+    """A number as a 0-dim tensor on the CPU, whatever torch's default device is. Move it to where it is needed.
+
+    On a lazy device (XLA), a number that is created there may be a constant, and each constant needs a new graph.
+    """
+    return torch.tensor(value, dtype=dtype, device="cpu")
+
+
 def count_not_above(ends: Tensor, x: Tensor) -> Tensor:
     """The number of the sorted constants `ends` that are not above `x`: an int64 tensor of the shape of `x`."""
     ends = _match_device(ends, x)

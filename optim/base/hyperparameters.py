@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.binding.groups import read_tags as read_tag_list
+from timesched.ops import host_scalar
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,9 @@ SWITCH = Choice()
 
 
 def hyperparameter_tensor(value: float, device: torch.device) -> Tensor:
-    """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
-
-    The tensor is created on the host and then moved, since XLA treats a scalar created on the device as a constant.
-    """
+    """A 0-dim tensor for a hyperparameter, in float64 where the device has it."""
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
-    return torch.tensor(value, dtype=dtype, device="cpu").to(device)
+    return host_scalar(value, dtype).to(device)
 
 
 def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str) -> None:

@@ -94,7 +94,7 @@ def as_step(count: Any) -> Tensor:
 def as_tensor(number: Any) -> Tensor:
     """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
     dtype = torch.float64 if isinstance(number, float) else torch.int64
-    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
+    return number if isinstance(number, Tensor) else ops.host_scalar(number, dtype)
 
 
 # The formulas

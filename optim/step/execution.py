@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from timesched.ops import host_scalar
+
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Columns, Piece, Tensors
 from ..precision.widened import WidenedStep
@@ -140,7 +142,7 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
     def round_as_state(x: Any) -> Any:
         dtype = work.scalars[STEP][0].dtype
         if not isinstance(x, Tensor):
-            return torch.tensor(x, dtype=dtype, device="cpu").item()
+            return host_scalar(x, dtype).item()
         # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
@@ -187,7 +189,7 @@ def _fill(column: Tensors, value: Any) -> None:
         torch._foreach_zero_(column)
         torch._foreach_add_(column, value)
     else:
-        torch._foreach_copy_(column, [torch.tensor(value, dtype=dtype, device="cpu")] * n)
+        torch._foreach_copy_(column, [host_scalar(value, dtype)] * n)
 
 
 def _hyperparameters(work: Work, read_on_host: bool) -> Factors:

@@ -17,6 +17,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from timesched.ops import host_scalar
+
 from ..base.tensor_lists import Tensors
 
 
@@ -33,7 +35,7 @@ class KnownCounts:
         if isinstance(value, Tensor):
             self.note_computed(counts)
             return value
-        rounded: float = torch.tensor(value, dtype=counts[0].dtype, device="cpu").item()
+        rounded: float = host_scalar(value, counts[0].dtype).item()
         if not counts[0].is_cpu:
             self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
         return rounded
