@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timesched.once import warn_once
+
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
 from ..base.hyperparameters import (
@@ -38,7 +40,6 @@ LARGE_UPDATES = (
     "with adjust_lr_fn='cerebras', updates are about as large as AdamW's at the same learning rate. Pass a learning "
     "rate that suits AdamW, such as 3e-4, or another adjust_lr_fn, such as 'original'."
 )
-_warned: list[str] = []  # the class that this process has warned of, for its large updates
 
 
 class Rows(FixedRule):
@@ -167,7 +168,6 @@ class Muon(RuleOptimizer):
     reads = ()
     process_group: Any = None
     _compiled_own_steps: Callable[..., list[Tensor]] | None = None
-    _has_warned_of_redundancy = False
 
     def __init__(
         self,
@@ -304,9 +304,10 @@ class Muon(RuleOptimizer):
         is_compiled = self._compiled_step is not None and self._compiled_own_steps is not None
         compute_steps = self._compute_compiled_own_steps if is_compiled else compute_own_steps
         left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
-        if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
-            self._has_warned_of_redundancy = True
-            warnings.warn(
+        if any(map(is_redundant, left)):
+            warn_once(
+                self,
+                "redundancy",
                 f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or NorMuon's matrices "
                 "that are split by columns, are gathered and computed by every rank.",
                 stacklevel=4,
@@ -433,9 +434,9 @@ def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
 def _warn_of_large_updates(optimizer: Muon) -> None:
     """Warn of groups with `has_large_updates`, once in a process."""
     large = [group["lr"] for group in optimizer.param_groups if has_large_updates(group, group["lr"])]
-    if large and not _warned:
-        _warned.append(type(optimizer).__name__)
-        warnings.warn(f"{_warned[0]}.lr={float(large[0]):g}: {LARGE_UPDATES}", stacklevel=3)
+    if large:
+        text = f"{type(optimizer).__name__}.lr={float(large[0]):g}: {LARGE_UPDATES}"
+        warn_once(Muon, "large updates", text, stacklevel=3)
 
 
 def _make_other_optimizers(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
+
+from timesched.once import warn_once
 
 from ..base.hyperparameters import SWITCH, Number
 
@@ -18,8 +19,6 @@ REMAINDER = "remainder"  # the state that holds the low halves of the float32 va
 SLOW_STATES = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
-
-_warned_classes: list[str] = []  # the class for which this process has warned that bfloat16 parameters lose updates
 
 
 class Precision(TypedDict, total=False):
@@ -110,9 +109,10 @@ def check_precision(
     Warns once in a process of bfloat16 parameters that lose updates.
     """
     state_dtype = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_classes and not p.is_meta:
-        _warned_classes.append(class_name)
-        warnings.warn(
+    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not p.is_meta:
+        warn_once(
+            Precision,
+            "bfloat16",
             f"{class_name}: parameters in bfloat16 lose every update below half the distance to the next bfloat16, "
             "which is 1/512 to 1/256 of the value. Pass master_weights=True (2 more bytes for each) or "
             "stochastic_rounding=True.",

@@ -17,7 +17,15 @@ import timesched
 from optim.config.names import LR, SCHEDULE
 from tests.laws.rows import EXAMPLES
 from tests.torchrun import run_python
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, HalfLife, Horizon, LinearScheduler, SequenceScheduler
+from timesched import (
+    Clock,
+    CosineAnnealingWithWarmupScheduler,
+    HalfLife,
+    Horizon,
+    LinearScheduler,
+    SequenceScheduler,
+    once,
+)
 from timesched.cli import main
 
 pytest.importorskip("ruamel.yaml")
@@ -590,7 +598,7 @@ def test_a_learning_rate_of_muon_that_suits_another_scale(
 ):
     (tmp_path / "wide.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(300, 2, bias=False)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(optim.muon.muon, "_warned", [])
+    monkeypatch.setattr(once, "_given", {})
     text = f"max_duration: 10ba\noptimizer: {{{optimizer}}}\nschedulers: {{{schedule}}}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # `check` prints the finding instead
