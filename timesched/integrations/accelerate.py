@@ -6,9 +6,6 @@ scheduler of this module is stepped after each microbatch, with its counts, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor
@@ -16,9 +13,9 @@ from torch import Tensor
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
-from timesched.time.value import Time
+from timesched.time.value import TimeLike
 
-from .common import Binding, CountingSchedulers, add_counts, make_average
+from .common import Binding, CountingSchedulers, Entry, MakeAverage, add_counts, make_average
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -27,12 +24,7 @@ class MicrobatchSchedulers(CountingSchedulers):
     """The scheduler that `schedule` returns: stepped after each microbatch, it counts each step of the optimizer."""
 
     fix = "Call step({}=...), or pass the conversion factors to schedule()."
-
-    def __init__(
-        self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any, average: Any
-    ) -> None:
-        super().__init__(optimizer, clock, entries, on_change, average)
-        self.accelerator = accelerator
+    accelerator: Accelerator
 
     def step(
         self, epoch: int | None = None, *, samples: int | Tensor | None = None, tokens: int | Tensor | None = None
@@ -60,14 +52,14 @@ class MicrobatchSchedulers(CountingSchedulers):
 def schedule(
     accelerator: Accelerator,
     optimizer: AcceleratedOptimizer,
-    *entries: Any,
-    max_duration: Time[Any] | str,
+    *entries: Entry,
+    max_duration: TimeLike,
     batches_per_epoch: ConversionFactor | None = None,
     samples_per_batch: ConversionFactor | BatchSizes | None = None,
     tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
-    average: Callable[[list[Any], Clock], Any] | None = None,
+    average: MakeAverage | None = None,
 ) -> MicrobatchSchedulers:
     """Schedule the learning rate, and any other hyperparameter of the groups, in a training loop of accelerate.
 
@@ -110,8 +102,7 @@ def schedule(
         process_group=accelerator.num_processes > 1,
     )
     weight_average = make_average(optimizer.optimizer, clock, average)
-    scheduler = MicrobatchSchedulers(
-        optimizer.optimizer, clock, entries, on_change, accelerator=accelerator, average=weight_average
-    )
+    scheduler = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, weight_average)
+    scheduler.accelerator = accelerator
     accelerator.register_for_checkpointing(scheduler)
     return scheduler

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
+from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, bind
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import read_schedules
+from timesched.binding.functions import ScheduleLike
 from timesched.binding.keys import Key
 from timesched.clock import Clock
+from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
-from timesched.time.value import Time
+from timesched.time.value import Time, TimeLike
+
+Counts = Mapping[str, int | Tensor]  # of a batch: "samples" and "tokens", or one of them
+CountFunction = Callable[[Any], Counts]  # counts a batch of the user's data loader
+StateDict = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,13 +47,16 @@ class Binding:
     0.1
     """
 
-    schedule: Any
+    schedule: ScheduleLike | Sequence[ScheduleLike]
     key: str | tuple[str, int]
-    tags: Any = None
+    tags: str | Iterable[str | None] | None = None
 
     def __post_init__(self) -> None:
         Key(self.key)
         read_schedules(self.schedule)
+
+
+Entry = Binding | ScheduleLike | Sequence[ScheduleLike]  # of an adapter: a schedule alone controls the learning rate
 
 
 def make_bindings(entries: Sequence[Any]) -> list[Binding]:
@@ -54,6 +67,42 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
     if not entries:
         raise TypeError(f"entries={entries!r}: there is no schedule. Pass a schedule of timesched, or a Binding.")
     return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
+
+
+class Average(Protocol):
+    """An average of the weights on a clock, as `optim.WeightAverage` is."""
+
+    clock: Clock
+
+    def step(self) -> object: ...
+
+    def units(self) -> set[TimeUnit]: ...
+
+    def swapped(self, model: Module | None = None) -> AbstractContextManager[None]: ...
+
+    def reset_state(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: StateDict) -> None: ...
+
+
+MakeAverage = Callable[[list[Tensor], Clock], Average]  # of parameters, such as a partial of `optim.WeightAverage`
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of an adapter that its clock and its schedulers need. The function `schedule` describes them."""
+
+    entries: Sequence[Binding] = ()
+    max_duration: TimeLike | None = None  # None: the trainer's own length
+    count: CountFunction | None = None
+    samples_per_batch: ConversionFactor | BatchSizes | None = None
+    tokens_per_sample: ConversionFactor | None = None
+    ssr: float = 1.0
+    on_change: OnChange = "same"
+    log: bool = True
+    average: MakeAverage | None = None
 
 
 class Schedulers(LRScheduler):
@@ -79,7 +128,12 @@ class Schedulers(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same", average: Any = None
+        self,
+        optimizer: Optimizer,
+        clock: Clock,
+        entries: Sequence[Entry],
+        on_change: OnChange = "same",
+        average: Average | None = None,
     ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
@@ -109,7 +163,11 @@ class Schedulers(LRScheduler):
         for bound in self.bound:
             bound.refresh()
 
-    def get_last_lr(self) -> list[Any]:
+    def averaged(self, model: Module) -> AbstractContextManager[None]:
+        """In a `with` block the model has the average of its weights, if there is one."""
+        return nullcontext() if self.average is None else self.average.swapped(model)
+
+    def get_last_lr(self) -> list[float | Tensor]:
         """The learning rate of each parameter group, scheduled or not, for loggers."""
         learning_rates = [group.get("lr") for group in self.optimizer.param_groups]
         return [math.nan if learning_rate is None else float(learning_rate) for learning_rate in learning_rates]
@@ -129,44 +187,27 @@ class Schedulers(LRScheduler):
         state: dict[str, Any] = {"schedulers": [bound.state_dict() for bound in self.bound]}
         return state if self.average is None else state | {"average": self.average.state_dict()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one. A saved
         object without such states is ignored: the trainer, or its user, sets the position of the run.
         """
-        states, saved_average = state_dict.get("schedulers", []), state_dict.get("average")
-        pairs = self._match_states(states)
-        if self.average is not None and saved_average is None and self.on_change == "same":
-            raise ValueError(
-                "average: the state has no average of the weights. Leave average= out, or pass "
-                'on_change="new" to begin one with the present weights.'
-            )
-        loads = [(bound, bound.read_state(state)) for bound, state in pairs]  # raises before anything is changed
-        if self.average is not None and saved_average is not None:
-            self.average.load_state_dict(saved_average)
-        for bound, new_state in loads:
-            bound.restore(new_state)
-        if states and not loads:
-            self.clock.load_state_dict(states[0]["clock"])
-        if self.average is not None and saved_average is None:
-            self.average.reset_state()
-        self.loaded = bool(states)
-
-    def _match_states(self, states: Sequence[Any]) -> list[tuple[Bound, Any]]:
-        """Match each scheduler with the state that it loads: see `load_state_dict`."""
-        if self.on_change == "new":
-            pairs = []
-            for bound in self.bound:
-                pairs += [(bound, state) for state in states if bound.is_of(state)]
-            return pairs
-        if len(states) != len(self.bound):
+        states, average_state = state_dict.get("schedulers", []), state_dict.get("average")
+        if self.on_change == "same" and len(states) != len(self.bound):
             raise ValueError(
                 f"on_change={self.on_change!r}: the state is of {len(states)} schedules, and here are "
                 f'{len(self.bound)}. Make the schedules that were saved, or pass on_change="new" to continue with the '
                 f"present ones."
             )
-        return list(zip(self.bound, states))
+        if self.on_change == "same" and self.average is not None and average_state is None:
+            raise ValueError(
+                "average: the state has no average of the weights. Leave average= out, or pass "
+                'on_change="new" to begin one with the present weights.'
+            )
+        pairs = list(zip(self.bound, states)) if self.on_change == "same" else pair_states(self.bound, states)
+        load_states(pairs, states, self.clock, self.average, average_state)
+        self.loaded = bool(states)
 
     def begin_at(self, batches: int, **counts: Any) -> None:
         """Set the clock to the position after `batches`, if no state has set it.
@@ -197,7 +238,37 @@ class Schedulers(LRScheduler):
             self.average.reset_state()
 
 
-def check_average(evaluate_averaged: bool, average: Any) -> None:
+def pair_states(schedulers: Iterable[Bound], states: Sequence[StateDict]) -> list[tuple[Bound, StateDict]]:
+    """Pair each scheduler with the state of its key and tags, if there is one."""
+    pairs = []
+    for bound in schedulers:
+        pairs += [(bound, state) for state in states if bound.is_of(state)]
+    return pairs
+
+
+def load_states(
+    pairs: Sequence[tuple[Bound, StateDict]],
+    states: Sequence[StateDict],
+    clock: Clock,
+    average: Average | None = None,
+    average_state: StateDict | None = None,
+) -> None:
+    """Load each scheduler from its state, and the average, or raise `ValueError` and change nothing.
+
+    Without pairs, `states` still set the clock. An average without a state starts again from the present weights.
+    """
+    contents = [(bound, bound.read_state(state)) for bound, state in pairs]  # raises before anything is changed
+    if average is not None and average_state is not None:
+        average.load_state_dict(average_state)
+    for bound, new_state in contents:
+        bound.restore(new_state)
+    if states and not pairs:
+        clock.load_state_dict(states[0]["clock"])
+    if average is not None and average_state is None:
+        average.reset_state()
+
+
+def check_average(evaluate_averaged: bool, average: MakeAverage | None) -> None:
     """Raise `ValueError` if an average should be evaluated, and no function makes one."""
     if evaluate_averaged and average is None:
         raise ValueError(
@@ -205,16 +276,14 @@ def check_average(evaluate_averaged: bool, average: Any) -> None:
         )
 
 
-def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
+def make_average(optimizer: Optimizer, clock: Clock, average: MakeAverage | None) -> Average | None:
     """Make the average of an optimizer's parameters by the user's function. Return None without a function.
 
     Raises `ValueError` for distributed parameters.
     """
     if average is None:
         return None
-    params: list[Any] = []
-    for group in optimizer.param_groups:
-        params += group["params"]
+    params = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if any(hasattr(p, "placements") for p in params):  # a DTensor
         raise ValueError(
             "average: the parameters are DTensors, and a trainer saves the scheduler as one file, without their "
@@ -228,9 +297,10 @@ class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
     fix = "Give the clock conversion factors, or count the {}."  # the advice if a count is missing
-    counts: Mapping[str, Any] | None = None  # of the microbatches since the last step of the optimizer
+    counts: Counts | None = None  # of the microbatches since the last step of the optimizer
+    has_counted = False  # whether a batch of this run was counted
 
-    def tick(self, counts: Mapping[str, Any]) -> None:
+    def tick(self, counts: Counts) -> None:
         """Count a batch. Raises `ValueError` for a missing count, and counts nothing then."""
         horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
@@ -242,21 +312,39 @@ class CountingSchedulers(Schedulers):
                     f"{counted}: the run counts them, and this batch has no count. {self.fix.format(counted)}"
                 )
         self.clock.allow_late_steps()  # in manual optimization of Lightning after several batches
-        self.clock.tick(**counts)
-        self.counts = None
+        self.clock.tick(counts.get("samples"), counts.get("tokens"))
+        self.counts, self.has_counted = None, True
+
+    def add_microbatch(self, batch: object, count: CountFunction) -> None:
+        """Note the counts of a microbatch, by a user's function, until the optimizer steps."""
+        self.counts = add_counts(self.counts, read_counts(count, batch))
+
+    def warn_of_early_end(self) -> None:
+        """Warn if a trainer ended a run before the end of its schedules, by a batch or more."""
+        timestamp, length = self.clock.timestamp, self.clock.max_duration
+        if self.clock.done or not self.has_counted:
+            return
+        reached: Any = self.clock.horizon.progress(timestamp) * length.exact
+        if length.exact - reached >= reached / timestamp.batch.value:  # the average length of a batch
+            warnings.warn(
+                f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}. "
+                f"Train for longer, by max_steps or epochs, or pass the length that the Trainer trains as "
+                f"max_duration.",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The states of all schedulers, and the counts of a batch that is not complete."""
         counts = None if self.counts is None else {name: int(count) for name, count in self.counts.items()}
         return super().state_dict() | {"counts": counts}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, as `Schedulers` do, also between two microbatches."""
         super().load_state_dict(state_dict)
         self.counts = state_dict.get("counts")
 
 
-def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
+def read_counts(count: CountFunction, batch: object) -> Counts:
     """Count a batch by the user's function. Raises `TypeError` if it returns anything but samples and tokens."""
     counts = count(batch)
     if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
@@ -267,7 +355,7 @@ def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mappin
     return counts
 
 
-def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> dict[str, Any]:
+def add_counts(counts: Counts | None, latest: Counts) -> Counts:
     """Add the counts of the latest microbatch to `counts`, which is None for the first microbatch.
 
     >>> add_counts({"samples": 8}, {"samples": 4, "tokens": 32})
@@ -275,17 +363,3 @@ def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> d
     """
     previous = counts or {}
     return {name: previous.get(name, 0) + latest.get(name, 0) for name in {**previous, **latest}}
-
-
-def warn_of_early_end(clock: Clock, first_batch: Time[Any]) -> None:
-    """Warn if a trainer ended a run before the end of its schedules, by a batch or more."""
-    timestamp, length = clock.timestamp, clock.max_duration
-    if clock.done or timestamp.batch == first_batch:
-        return
-    reached: Any = clock.horizon.progress(timestamp) * length.exact
-    if length.exact - reached >= reached / timestamp.batch.value:  # the average length of a batch
-        warnings.warn(
-            f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}. Train "
-            f"for longer, by max_steps or epochs, or pass the length that the Trainer trains as max_duration.",
-            stacklevel=2,
-        )

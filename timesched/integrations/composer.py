@@ -7,23 +7,24 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
-from composer import Callback
+from composer import Callback, Logger, State
+from torch.optim import Optimizer
 
 from timesched.binding import Bound, bind
 from timesched.binding.evaluation import qualified_name
 from timesched.binding.groups import named_values
 from timesched.binding.keys import Key
 from timesched.clock import Clock
-from timesched.horizon import Horizon, read_ratio
+from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_ratio
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
-from .common import Binding, check_average, make_average
+from .common import Average, Binding, MakeAverage, StateDict, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
@@ -91,10 +92,10 @@ class Schedules(Callback):
         self,
         *entries: Any,
         ssr: float = 1.0,
-        samples_per_batch: Any = None,
-        tokens_per_sample: Any = None,
+        samples_per_batch: ConversionFactor | BatchSizes | None = None,
+        tokens_per_sample: ConversionFactor | None = None,
         log: bool = True,
-        average: Callable[[list[Any], Clock], Any] | None = None,
+        average: MakeAverage | None = None,
         evaluate_averaged: bool = False,
     ) -> None:
         for entry in entries:
@@ -119,14 +120,13 @@ class Schedules(Callback):
     def _reset(self) -> None:
         self.schedulers: list[Any] = []
         self._clock: _RunClock | None = None  # until the schedulers are made
-        self._saved_schedules: Any = None
-        self.average: Any = None
-        self._saved_average: Any = None
+        self.average: Average | None = None
+        self._saved: StateDict | None = None  # the state of a checkpoint, until the optimizer and the time are loaded
         self._average_in_use = ExitStack()  # during an evaluation of the average: its end puts the weights back
         self._stepped_batches = 0  # the batches done when the schedulers were stepped last
         self._reads_tokens = False  # in this fit
 
-    def init(self, state: Any, logger: Any) -> None:
+    def init(self, state: State, logger: Logger) -> None:
         """Start with a new Trainer."""
         name = type(self).__qualname__
         if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
@@ -135,12 +135,12 @@ class Schedules(Callback):
             )
         self._reset()
 
-    def before_load(self, state: Any, logger: Any) -> None:
+    def before_load(self, state: State, logger: Logger) -> None:
         """Make the schedulers on the initial values, unless only `fit` will know the length of the run."""
         if state.max_duration is not None:
             self._make_schedulers(state)
 
-    def _make_schedulers(self, state: Any) -> None:
+    def _make_schedulers(self, state: State) -> None:
         (optimizer,) = state.optimizers  # a Trainer has one optimizer
         clock = _RunClock(state, self.ssr, self._conversion_factors)
         schedulers: list[Any] = []
@@ -151,28 +151,35 @@ class Schedules(Callback):
         if self._make_average is not None:
             self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
 
-    def after_load(self, state: Any, logger: Any) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep a state until the optimizer and the time are loaded. Composer loads the callbacks first."""
+        self._saved = state if state["schedules"] is not None else None
+
+    def after_load(self, state: State, logger: Logger) -> None:
         """Load the state that was kept until the optimizer and the time were loaded."""
         if self._clock is None:
             return
-        self._load_average()
-        if self._saved_schedules is None:
+        if self._saved is None:
             self._start_without_state(state)
         else:
-            self._load_schedulers()
+            self._load_average(self._saved.get("average"))
+            self._load_schedulers(self._saved["schedules"])
+            self._saved = None
         self._refresh_values(state)
 
-    def _start_without_state(self, state: Any) -> None:
+    def _start_without_state(self, state: State) -> None:
         """Start at the loaded time, from a checkpoint without a state of this callback."""
         self._stepped_batches = int(state.timestamp.batch)
         for scheduler in self.schedulers:
             if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
                 # torch's schedulers multiply the present learning rates, which must not come from the checkpoint
-                for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
-                    Key("lr").write(group, rate)
+                for group, learning_rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                    Key("lr").write(group, learning_rate)
+        if self.average is not None:
+            self._move_average_clock(self.average)
+            self.average.reset_state()
 
-    def _load_schedulers(self) -> None:
-        saved_schedules, self._saved_schedules = self._saved_schedules, None
+    def _load_schedulers(self, saved_schedules: Sequence[StateDict]) -> None:
         restart = self._advice_to_restart()
         if len(saved_schedules) != len(self.schedulers):
             raise ValueError(
@@ -180,7 +187,7 @@ class Schedules(Callback):
                 f"{len(self.schedulers)}. Make the schedules that were saved, or {restart}."
             )
         for i, (scheduler, saved) in enumerate(zip(self.schedulers, saved_schedules)):
-            present = self._describe_scheduler(scheduler)
+            present = {"name": qualified_name(scheduler), "ssr": self.ssr}
             saved_fields = {key: saved[key] for key in present}
             try:
                 if saved_fields != present:
@@ -192,45 +199,41 @@ class Schedules(Callback):
                 ) from None
             self._stepped_batches = saved["batch"]
 
-    def _load_average(self) -> None:
-        """Load the state of the average, or start it again with the loaded weights."""
+    def _load_average(self, saved_average: StateDict | None) -> None:
         if self.average is None:
             return
-        self._move_average_clock()
-        if self._saved_average is not None:
-            self.average.load_state_dict(self._saved_average)
-        elif self._saved_schedules is None:
-            self.average.reset_state()
-        else:
+        if saved_average is None:
             raise ValueError(
                 f"Schedules.average: the checkpoint has no average. Leave average= out, or {self._advice_to_restart()}."
             )
+        self._move_average_clock(self.average)
+        self.average.load_state_dict(saved_average)
 
     def _advice_to_restart(self) -> str:
         return f"start again with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
 
-    def _move_average_clock(self) -> None:
+    def _move_average_clock(self, average: Average) -> None:
         """Set the clock of the average to the position of the Trainer."""
-        assert self._clock is not None
-        self.average.clock = _make_average_clock(self._clock)
+        assert self._clock is not None  # it is made before the average
+        average.clock = _make_average_clock(self._clock)
 
-    def eval_start(self, state: Any, logger: Any) -> None:
+    def eval_start(self, state: State, logger: Logger) -> None:
         """Replace the weights by the average, if the average is evaluated."""
         self._average_in_use.close()
         if self.evaluate_averaged and self.average is not None:
             self._average_in_use.enter_context(self.average.swapped(state.model))
 
-    def eval_end(self, state: Any, logger: Any) -> None:
+    def eval_end(self, state: State, logger: Logger) -> None:
         """Put the weights back, also where an evaluation ended with an error."""
         self._average_in_use.close()
 
     batch_start = predict_start = close = eval_end
 
-    def fit_start(self, state: Any, logger: Any) -> None:
+    def fit_start(self, state: State, logger: Logger) -> None:
         """Prepare for a run, which may be longer or shorter than the previous run."""
         self._average_in_use.close()
         if self._clock is None:
-            if self._saved_schedules is not None or state.timestamp.batch > 0:
+            if self._saved is not None or state.timestamp.batch > 0:
                 raise ValueError(
                     "Trainer.max_duration=None: the checkpoint was loaded before the length of the run was known. Pass "
                     "Trainer(max_duration=...), also where fit(duration=...) has a different length."
@@ -243,7 +246,7 @@ class Schedules(Callback):
         readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
         self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
-    def _refresh_values(self, state: Any) -> None:
+    def _refresh_values(self, state: State) -> None:
         """Write the present values, after the one step that an earlier callback may have prevented."""
         # any other difference comes from a time that the user set
         missed_one_step = int(state.timestamp.batch) - self._stepped_batches == 1
@@ -254,7 +257,7 @@ class Schedules(Callback):
             if isinstance(scheduler, Bound):
                 scheduler.refresh()
 
-    def batch_end(self, state: Any, logger: Any) -> None:
+    def batch_end(self, state: State, logger: Logger) -> None:
         """Write the values of the next batch."""
         if self._reads_tokens and state.timestamp.token == 0:
             raise ValueError(
@@ -265,14 +268,14 @@ class Schedules(Callback):
             scheduler.step()
         self._stepped_batches = int(state.timestamp.batch)
         if self.average is not None:
-            self._move_average_clock()
+            self._move_average_clock(self.average)
             self.average.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
             keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
             logger.log_metrics(named_values(optimizer.param_groups, keys))
 
-    def epoch_end(self, state: Any, logger: Any) -> None:
+    def epoch_end(self, state: State, logger: Logger) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
         self._refresh_values(state)
 
@@ -286,25 +289,16 @@ class Schedules(Callback):
         """
         self._average_in_use.close()  # the checkpoint has the model's tensors, which hold the weights afterwards
         if self._clock is None:
-            return {"schedules": self._saved_schedules}
+            return {"schedules": None} if self._saved is None else dict(self._saved)
         batch = self._stepped_batches
         states = (
-            {**self._describe_scheduler(scheduler), "state": scheduler.state_dict(), "batch": batch}
+            {"name": qualified_name(scheduler), "ssr": self.ssr, "state": scheduler.state_dict(), "batch": batch}
             for scheduler in self.schedulers
         )
         average_state = {} if self.average is None else {"average": self.average.state_dict()}
         return {"schedules": tuple(states), **average_state}
 
-    def _describe_scheduler(self, scheduler: Any) -> dict[str, Any]:
-        """The fields of a scheduler that its own state may not have."""
-        return {"name": qualified_name(scheduler), "ssr": self.ssr}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep a state until the optimizer and the time are loaded. Composer loads the callbacks first."""
-        self._saved_schedules = state["schedules"]
-        self._saved_average = state.get("average")
-
-    def _check_shared_keys(self, schedulers: Sequence[Any], state: Any) -> None:
+    def _check_shared_keys(self, schedulers: Sequence[Any], state: State) -> None:
         """Raise `ValueError` if two schedulers set one key of a group, the Trainer's own schedulers included."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
@@ -321,7 +315,7 @@ class Schedules(Callback):
 class _RunClock:
     """The Trainer's State with a ratio, conversion factors, and the initial length, also after `stop_training()`."""
 
-    def __init__(self, state: Any, ssr: float, rates: tuple[Any, ...]) -> None:
+    def __init__(self, state: State, ssr: float, rates: tuple[Any, ...]) -> None:
         self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
 
     def __getattr__(self, name: str) -> Any:
@@ -336,7 +330,7 @@ def _make_average_clock(run: _RunClock) -> Clock:
     return clock
 
 
-def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
+def _schedulers_of_entry(entry: Any, optimizer: Optimizer, clock: _RunClock) -> Sequence[Any]:
     """The schedulers of an entry: itself, a bound schedule, or the result of a function of (optimizer[, clock]).
 
     Raises `TypeError` for other objects, and `ValueError` for a scheduler that cannot run in this Trainer.
@@ -363,7 +357,7 @@ def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequen
     return schedulers
 
 
-def _call_entry(function: Any, optimizer: Any, clock: _RunClock) -> Any:
+def _call_entry(function: Any, optimizer: Optimizer, clock: _RunClock) -> Any:
     """Call a function of (optimizer) or (optimizer, clock). It gets an argument `clock` by name."""
     parameters = inspect.signature(function).parameters
     if "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty):
@@ -372,7 +366,7 @@ def _call_entry(function: Any, optimizer: Any, clock: _RunClock) -> Any:
     return function(optimizer, clock) if len(required) >= 2 else function(optimizer)
 
 
-def _is_scheduler(thing: Any) -> bool:
+def _is_scheduler(thing: object) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER_METHODS)
 
 

@@ -7,22 +7,23 @@ each batch when it begins. When the scheduler is stepped, it adds these to its c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
-from timesched.time.value import Time
+from timesched.time.value import TimeLike
 
-from .common import Binding, CountingSchedulers, add_counts, check_average, make_average, read_counts, warn_of_early_end
+from .common import Binding, CountFunction, CountingSchedulers, Entry, MakeAverage, Options, check_average, make_average
 
 __all__ = ["Binding", "schedule"]
 
@@ -32,15 +33,15 @@ _PASS_LENGTH = "Pass a length to schedule(), such as max_duration='10000ba'."
 def schedule(
     module: LightningModule,
     optimizer: Optimizer,
-    *entries: Any,
-    max_duration: Time[Any] | str | None = None,
-    count: Callable[[Any], Mapping[str, Any]] | None = None,
+    *entries: Entry,
+    max_duration: TimeLike | None = None,
+    count: CountFunction | None = None,
     samples_per_batch: ConversionFactor | BatchSizes | None = None,
     tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,
-    average: Callable[[list[Any], Clock], Any] | None = None,
+    average: MakeAverage | None = None,
     evaluate_averaged: bool = False,
 ) -> dict[str, Any]:
     """Return the value for `configure_optimizers`: an optimizer, and schedules of any hyperparameters.
@@ -90,50 +91,163 @@ def schedule(
             f"then the schedules."
         )
     check_average(evaluate_averaged, average)
-    trainer: Any = module.trainer
-    options = {
-        "max_duration": max_duration,
-        "count": count,
-        "samples_per_batch": samples_per_batch,
-        "tokens_per_sample": tokens_per_sample,
-        "ssr": ssr,
-        "log": log,
-    }
-    defaults = {**dict.fromkeys(options), "ssr": 1.0, "log": True}
-    counting_callbacks = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
-    unused = (callback for callback in counting_callbacks if not callback.configs(trainer))
-    counting = next(unused, None)
-    if counting is None:
-        counting = _CountingCallback(trainer, module, options)
-    elif options not in (counting.options, defaults):
+    trainer = module.trainer
+    options = Options(  # the other arguments are of this optimizer
+        max_duration=max_duration,
+        count=count,
+        samples_per_batch=samples_per_batch,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        log=log,
+    )
+    unused = [c for c in trainer.callbacks if isinstance(c, _CountingCallback) and not c.configs(trainer)]
+    counting = unused[0] if unused else _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
+    if options not in (counting.options, Options()):
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
     weight_average = make_average(optimizer, counting.clock, average)
-    schedulers = _CallbackSchedulers(optimizer, counting, entries, on_change, weight_average)
-    other_callbacks = [
-        callback
-        for callback in trainer.callbacks
-        if callback not in counting_callbacks and not _is_of_earlier_fit(callback, counting)
-    ]
+    schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
+    schedulers.counting = counting
+    counting.schedulers.append(schedulers)
+    callbacks = [callback for callback in trainer.callbacks if not _is_of_earlier_fit(callback, counting)]
     if evaluate_averaged:
         # The first callback: a Checkpoint callback saves at the end of a validation, and must find the weights.
-        other_callbacks.insert(0, _AverageCallback(schedulers.average, counting))
-    trainer.callbacks[:] = [*other_callbacks, counting]
+        callbacks.insert(0, _AverageCallback(schedulers))
+    if counting not in callbacks:
+        callbacks.append(counting)
+    trainer.callbacks[:] = callbacks
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
 
 
-def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
+def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
+    """Whether a callback counts, or runs validations on an average, for an earlier fit of the Trainer."""
+    if isinstance(callback, _AverageCallback):
+        return callback.schedulers not in counting.schedulers
+    return isinstance(callback, _CountingCallback) and callback is not counting
+
+
+class _CallbackSchedulers(CountingSchedulers):
+    """Schedulers that add the counts of a callback to the clock before they write."""
+
+    fix = "Pass schedule(..., count=lambda batch: {{'{}': ...}})."
+    counting: _CountingCallback
+
+    def step(self, epoch: int | None = None) -> None:
+        """Count the batch, unless another scheduler has, and write the values of the next batch."""
+        self.counting.count_batch()
+        super().step(epoch)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
+        if self.counting.epochs_vary:
+            for state in state_dict.get("schedulers", []):
+                self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
+        super().load_state_dict(state_dict)
+
+
+class _CountingCallback(Callback):
+    """Counts batches, and follows the Trainer's epochs."""
+
+    def __init__(self, trainer: Trainer, module: LightningModule, options: Options) -> None:
+        self.clock, self.options = _make_clock(trainer, module, options), options
+        self.manual = not module.automatic_optimization
+        self.epochs_vary = trainer.reload_dataloaders_every_n_epochs > 0 or any(
+            isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks
+        )
+        self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
+
+    def configs(self, trainer: Trainer) -> list[LRSchedulerConfig]:
+        """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
+        return [config for config in trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check that Lightning steps the schedulers after each step of the optimizer."""
+        configs = self.configs(trainer)
+        if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
+            raise ValueError(
+                "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
+                "value of schedule() unchanged, or the list of several."
+            )
+        self.resumed = trainer.ckpt_path is not None
+        if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
+            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
+            self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
+        self._stop_at_end(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
+        self._follow_epoch(trainer, 0)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Note the counts of a microbatch, and log the values that it runs with."""
+        if self.manual:
+            self.count_batch()  # the batch in which a checkpoint was saved
+        if self.resumed:  # Lightning does not know its position in the epoch earlier
+            self._follow_epoch(trainer, batch_idx)
+        is_first = self.schedulers[0].counts is None  # microbatch of its batch
+        self.schedulers[0].add_microbatch(batch, self.options.count or count_tensors)
+        if self.options.log and is_first and trainer._logger_connector.should_update_logs:  # as `LearningRateMonitor`
+            self._log_values(trainer)
+
+    def count_batch(self) -> None:
+        """Count the batch that the data loader returned since the last count, if there is one."""
+        if self.schedulers[0].counts is not None:
+            self.schedulers[0].tick(self.schedulers[0].counts)
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
+        """In manual optimization, count a batch even if no scheduler was stepped."""
+        if self.manual:
+            self.count_batch()
+        self._stop_at_end(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count an epoch whose length was not known, or that ended early."""
+        timestamp = self.clock.timestamp
+        if trainer.is_last_batch and timestamp.batch_in_epoch > 0:
+            self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
+        self._stop_at_end(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the Trainer ended before the schedules."""
+        if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
+            self.schedulers[0].warn_of_early_end()
+
+    def _follow_epoch(self, trainer: Trainer, batch_idx: int) -> None:
+        """Set the clock to the position of the Trainer, before a microbatch of an epoch."""
+        batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
+        if batch_in_epoch == 0 and timestamp.batch_in_epoch > 0:  # the last epoch was left early
+            timestamp = timestamp.to_next_epoch()
+        if self.resumed:
+            timestamp = timestamp.copy(epoch=trainer.current_epoch, batch_in_epoch=batch_in_epoch)
+        self.clock.set_epochs(_batches_per_epoch(trainer), timestamp)
+        self.resumed = False
+
+    def _log_values(self, trainer: Trainer) -> None:
+        values = {}
+        for i, schedulers in enumerate(self.schedulers):
+            suffix = f"-{i}" if i else ""
+            values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+    def _stop_at_end(self, trainer: Trainer) -> None:
+        if self.options.max_duration is not None and self.clock.done:
+            trainer.should_stop = True
+
+
+def _make_clock(trainer: Trainer, module: LightningModule, options: Options) -> Clock:
     """Make the clock of a run of the Trainer."""
     has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
     if has_no_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(
-        f"{_total_steps(trainer, module)}ba" if options["max_duration"] is None else options["max_duration"],
+        f"{_total_steps(trainer, module)}ba" if options.max_duration is None else options.max_duration,
         batches_per_epoch=_batches_per_epoch(trainer),
-        samples_per_batch=options["samples_per_batch"],
-        tokens_per_sample=options["tokens_per_sample"],
-        ssr=options["ssr"],
+        samples_per_batch=options.samples_per_batch,
+        tokens_per_sample=options.tokens_per_sample,
+        ssr=options.ssr,
         process_group=trainer.world_size > 1,
     )
     if has_no_loader and trainer.ckpt_path is not None:
@@ -142,13 +256,13 @@ def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any
     return clock
 
 
-def _batches_per_epoch(trainer: Any) -> int | None:
+def _batches_per_epoch(trainer: Trainer) -> int | None:
     """The length of an epoch, with the present accumulation and data loader."""
     microbatches = trainer.num_training_batches
     return math.ceil(microbatches / trainer.accumulate_grad_batches) if 0 < microbatches < math.inf else None
 
 
-def _total_steps(trainer: Any, module: LightningModule) -> int:
+def _total_steps(trainer: Trainer, module: LightningModule) -> int:
     """The Trainer's own length, in steps of the optimizer. Raises `ValueError` if it is not known."""
     steps, microbatches, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
     for callback in trainer.callbacks:
@@ -172,149 +286,26 @@ def _total_steps(trainer: Any, module: LightningModule) -> int:
     return int(steps)
 
 
-class _CallbackSchedulers(CountingSchedulers):
-    """Schedulers that add the counts of a callback to the clock before they write."""
-
-    fix = "Pass schedule(..., count=lambda batch: {{'{}': ...}})."
-
-    def __init__(
-        self, optimizer: Optimizer, counting: _CountingCallback, entries: Any, on_change: OnChange, average: Any
-    ) -> None:
-        super().__init__(optimizer, counting.clock, entries, on_change, average)
-        self.counting = counting
-        counting.schedulers.append(self)
-
-    def step(self, epoch: int | None = None) -> None:
-        """Count the batch, unless another scheduler has, and write the values of the next batch."""
-        self.counting.count_batch()
-        super().step(epoch)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
-        if self.counting.epochs_vary:
-            for state in state_dict.get("schedulers", []):
-                self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
-        super().load_state_dict(state_dict)
-
-
-class _CountingCallback(Callback):
-    """Counts batches, and follows the Trainer's epochs."""
-
-    def __init__(self, trainer: Any, module: LightningModule, options: dict[str, Any]) -> None:
-        self.clock, self.options = _make_clock(trainer, module, options), options
-        self.count = options["count"] or count_tensors
-        self.manual = not module.automatic_optimization
-        self.epochs_vary = trainer.reload_dataloaders_every_n_epochs > 0 or any(
-            isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks
-        )
-        self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
-        self.first_batch = self.clock.timestamp.batch  # when training began
-        self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
-
-    def configs(self, trainer: Any) -> list[Any]:
-        """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
-        return [config for config in trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
-
-    def count_batch(self) -> None:
-        """Count the batch that the data loader returned since the last count, if there is one."""
-        if self.schedulers[0].counts is not None:
-            self.schedulers[0].tick(self.schedulers[0].counts)
-
-    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Check that Lightning steps the schedulers after each step of the optimizer."""
-        configs = self.configs(trainer)
-        if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
-            raise ValueError(
-                "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
-                "value of schedule() unchanged, or the list of several."
-            )
-        self.resumed = trainer.ckpt_path is not None
-        if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
-            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
-            self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
-        self.first_batch = self.clock.timestamp.batch
-        self._stop_at_end(trainer)
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
-        self._follow_epoch(trainer, 0)
-
-    def _follow_epoch(self, trainer: Any, batch_idx: int) -> None:
-        """Set the clock to the position of the Trainer, before a microbatch of an epoch."""
-        batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
-        if batch_in_epoch == 0 and timestamp.batch_in_epoch > 0:  # the last epoch was left early
-            timestamp = timestamp.to_next_epoch()
-        if self.resumed:
-            timestamp = timestamp.copy(epoch=trainer.current_epoch, batch_in_epoch=batch_in_epoch)
-        self.clock.set_epochs(_batches_per_epoch(trainer), timestamp)
-        self.resumed = False
-
-    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the counts of a microbatch, and log the values that it runs with."""
-        if self.manual:
-            self.count_batch()  # the batch in which a checkpoint was saved
-        if self.resumed:  # Lightning does not know its position in the epoch earlier
-            self._follow_epoch(trainer, batch_idx)
-        log = self.options["log"] and self.schedulers[0].counts is None  # once for each step of the optimizer
-        self.schedulers[0].counts = add_counts(self.schedulers[0].counts, read_counts(self.count, batch))
-        if log and trainer._logger_connector.should_update_logs:  # the condition of `LearningRateMonitor`
-            values = {}
-            for i, schedulers in enumerate(self.schedulers):
-                suffix = f"-{i}" if i else ""
-                values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
-            for logger in trainer.loggers:
-                logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
-
-    def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
-        """In manual optimization, count a batch even if no scheduler was stepped."""
-        if self.manual:
-            self.count_batch()
-        self._stop_at_end(trainer)
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Count an epoch whose length was not known, or that ended early."""
-        timestamp = self.clock.timestamp
-        if trainer.is_last_batch and timestamp.batch_in_epoch > 0:
-            self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
-        self._stop_at_end(trainer)
-
-    def _stop_at_end(self, trainer: Any) -> None:
-        if self.options["max_duration"] is not None and self.clock.done:
-            trainer.should_stop = True
-
-    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Warn if the Trainer ended before the schedules."""
-        if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
-            warn_of_early_end(self.clock, self.first_batch)
-
-
 class _AverageCallback(Callback):
-    """Runs the validations of a fit on an average of the weights. `counting` is the callback of that fit."""
+    """Runs the validations of a fit on the average of these schedulers."""
 
-    def __init__(self, average: Any, counting: _CountingCallback) -> None:
-        self.average, self.counting = average, counting
+    def __init__(self, schedulers: _CallbackSchedulers) -> None:
+        self.schedulers = schedulers
         self.swapped = ExitStack()  # closing it restores the weights
 
-    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
         if trainer.state.fn == TrainerFn.FITTING:
-            self.swapped.enter_context(self.average.swapped(pl_module))
+            self.swapped.enter_context(self.schedulers.averaged(pl_module))
 
-    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Put the weights back, before another callback saves them."""
+    def on_validation_end(self, *arguments: object) -> None:
+        """Put the weights back, before another callback saves them. Also after a validation that failed."""
         self.swapped.close()
 
-    def on_exception(self, trainer: Any, pl_module: LightningModule, exception: BaseException) -> None:
-        """Put the weights back after a validation that failed."""
-        self.swapped.close()
+    on_exception = on_validation_end
 
 
-def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
-    """Return whether a callback would run validations on the average of an earlier fit of the Trainer."""
-    return isinstance(callback, _AverageCallback) and callback.counting is not counting
-
-
-def count_tensors(batch: Any) -> dict[str, int]:
+def count_tensors(batch: object) -> dict[str, int]:
     """Count the samples and tokens of a batch by its tensors.
 
     >>> import torch
@@ -328,7 +319,7 @@ def count_tensors(batch: Any) -> dict[str, int]:
     return {} if first is None else {"samples": len(first)}
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def _tensors(batch: object) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         if batch.dim():
             yield batch

@@ -7,12 +7,14 @@ learns the number of steps, and nothing about a batch. All batches have the size
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import torch.distributed as dist
 import tyro
+from torch import Tensor
 
 try:
     from torchtitan.components.optim import LRSchedulersContainer, OptimizersContainer
@@ -26,7 +28,7 @@ from timesched.clock import Clock
 from timesched.fields import make_list
 from timesched.time.units import TimeUnit
 
-from .common import Binding, Schedulers, make_bindings
+from .common import Binding, Schedulers, StateDict, load_states, make_bindings, pair_states
 
 __all__ = ["Binding", "Schedules"]
 
@@ -34,14 +36,19 @@ __all__ = ["Binding", "Schedules"]
 class _OptimizerSchedulers(Schedulers):
     """The schedules of one of the optimizers, with the learning rates that torchtitan logs."""
 
+    def scheduled_values(self) -> Iterator[tuple[str, int, float | Tensor]]:
+        """Each key that is scheduled, with the index of its group and its present value."""
+        for bound in self.bound:
+            values = bound.get()
+            for i in bound.indices:
+                yield bound.key, i, values[i]
+
     def get_last_host_lrs(self) -> list[float]:
         """The learning rate of each parameter group, without reading scheduled tensors from a device."""
         learning_rates = [group.get("lr", math.nan) for group in self.optimizer.param_groups]
-        for bound in self.bound:
-            if bound.key == "lr":
-                values = bound.get()
-                for i in bound.indices:
-                    learning_rates[i] = values[i]
+        for key, i, value in self.scheduled_values():
+            if key == "lr":
+                learning_rates[i] = value
         return [float(learning_rate) for learning_rate in learning_rates]
 
 
@@ -126,9 +133,7 @@ class Schedules(LRSchedulersContainer):
             self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
         if TimeUnit.SECOND in units and dist.is_initialized():
             self.clock.process_group = True  # all ranks use the seconds of the first rank
-        groups: list[dict[str, Any]] = []
-        for optimizer in optimizers:
-            groups += optimizer.param_groups
+        groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
         for entry in entries:
             require_groups(groups, entry.tags, "Binding.tags")
 
@@ -137,16 +142,19 @@ class Schedules(LRSchedulersContainer):
         self.clock.tick()
         super().step()
 
+    @property
+    def _bound(self) -> list[Bound]:
+        """The bound schedules of all optimizers."""
+        return list(chain.from_iterable(scheduler.bound for scheduler in self.schedulers))
+
     def get_metrics(self) -> dict[str, float]:
         """The values that torchtitan logs of a step, all named as it names `lr/AdamW`."""
         metrics: dict[str, float] = super().get_metrics()
         for scheduler in self.schedulers:
             groups, optimizer = scheduler.optimizer.param_groups, type(scheduler.optimizer).__name__
-            for bound in scheduler.bound:
-                values = bound.get()
-                for i in bound.indices:
-                    name = f"{bound.key}/{optimizer}" if len(groups) == 1 else f"{bound.key}/{optimizer}/{i}"
-                    metrics[name] = float(values[i])
+            for key, i, value in scheduler.scheduled_values():
+                name = f"{key}/{optimizer}" if len(groups) == 1 else f"{key}/{optimizer}/{i}"
+                metrics[name] = float(value)
         return metrics
 
     def begin_at(self, batches: int, **counts: Any) -> None:
@@ -162,45 +170,37 @@ class Schedules(LRSchedulersContainer):
         The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and
         torch.distributed.checkpoint does not look into a tuple.
         """
-        states: list[dict[str, Any]] = []
-        for scheduler in self.schedulers:
-            for bound in scheduler.bound:
-                if not any(bound.is_of(state) for state in states):
-                    state = bound.state_dict()
-                    state.pop("base", None)  # the initial values of the groups on this rank
-                    states.append({**state, "value": state["value"][:1]})
+        states: list[StateDict] = []
+        for bound in self._bound:
+            if not any(bound.is_of(state) for state in states):
+                state = bound.state_dict()
+                state.pop("base", None)  # the initial values of the groups on this rank
+                states.append({**state, "value": state["value"][:1]})
         return {"schedules": tuple(states)}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one.
         """
-        saved_states, loads = state_dict["schedules"], []
-        saved_kinds, present_kinds = _describe_states(saved_states), _describe_states(self.state_dict()["schedules"])
+        states = state_dict["schedules"]
+        saved_kinds, present_kinds = _describe_states(states), _describe_states(self.state_dict()["schedules"])
         if self.on_change == "same" and saved_kinds != present_kinds:
             raise ValueError(
                 f"on_change='same': the state is of {saved_kinds}, and here is {present_kinds}. "
                 f'Make the schedules that were saved, or set on_change="new" to continue with the present ones.'
             )
-        for scheduler in self.schedulers:
-            for bound in scheduler.bound:
-                for state in saved_states:
-                    if bound.is_of(state):
-                        loads.append((bound, bound.read_state(_expand_state(bound, state))))
-        for bound, new_state in loads:
-            bound.restore(new_state)
-        if not loads:
-            self.clock.load_state_dict(saved_states[0]["clock"])
+        pairs = [(bound, _expand_state(bound, state)) for bound, state in pair_states(self._bound, states)]
+        load_states(pairs, states, self.clock)
         self.schedulers[0].loaded = True
 
 
-def _describe_states(states: Iterable[Mapping[str, Any]]) -> list[str]:
+def _describe_states(states: Iterable[StateDict]) -> list[str]:
     """Describe states by their keys and tags."""
     return sorted(f"{state['key']!r} with tags={state['tags']}" for state in states)
 
 
-def _expand_state(bound: Bound, state: Mapping[str, Any]) -> dict[str, Any]:
+def _expand_state(bound: Bound, state: StateDict) -> StateDict:
     """Complete a state for the groups of a scheduler: with their initial values, or with the value for each."""
     if bound.relative:
         return {**state, "base": list(bound.factors)}

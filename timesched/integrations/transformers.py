@@ -9,15 +9,16 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from accelerate.optimizer import AcceleratedOptimizer
-from torch.utils.data import DistributedSampler
-from transformers import DefaultFlowCallback, Trainer, TrainerCallback
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from timesched.binding.bound import OnChange
@@ -26,18 +27,19 @@ from timesched.clock import Clock
 from timesched.fields import make_list, read_times
 from timesched.horizon import ConversionFactor
 from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeUnit, unit_of
+from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import Time, TimeLike
 
 from .common import (
     Binding,
+    CountFunction,
     CountingSchedulers,
-    add_counts,
+    Entry,
+    MakeAverage,
+    Options,
     check_average,
     make_average,
     make_bindings,
-    read_counts,
-    warn_of_early_end,
 )
 
 __all__ = ["Binding", "schedule"]
@@ -45,14 +47,14 @@ __all__ = ["Binding", "schedule"]
 
 def schedule(
     trainer: Trainer,
-    *entries: Any,
-    max_duration: Time[Any] | str | None = None,
-    count: Callable[[Any], Mapping[str, Any]] | None = None,
+    *entries: Entry,
+    max_duration: TimeLike | None = None,
+    count: CountFunction | None = None,
     tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,
-    average: Callable[[list[Any], Clock], Any] | None = None,
+    average: MakeAverage | None = None,
     evaluate_averaged: bool = False,
     evaluate_every: TimeLike | None = None,
     evaluate_at: TimeLike | Iterable[TimeLike] = (),
@@ -116,32 +118,19 @@ def schedule(
     check_average(evaluate_averaged, average)
     events = _EventCallback(
         trainer,
-        evaluate_every=evaluate_every,
-        evaluate_at=evaluate_at,
-        save_every=save_every,
-        save_at=save_at,
-        save_before=save_before,
+        evaluate_every=read_times("schedule.evaluate_every", evaluate_every, above=0),
+        evaluate_at=read_times("schedule.evaluate_at", evaluate_at),
+        save_every=read_times("schedule.save_every", save_every, above=0),
+        save_at=read_times("schedule.save_at", save_at),
+        save_before=_read_times_and_marks("schedule.save_before", save_before),
     )
     if ssr != 1.0 and max_duration is None:
         raise ValueError(
             f"schedule.ssr={ssr}: it scales max_duration, which is None. Pass the length of the run before scaling."
         )
-    if evaluate_averaged and trainer.args.load_best_model_at_end:
-        warnings.warn(
-            "load_best_model_at_end=True: the average of the weights is compared, and the weights are saved. Leave it "
-            "out, or evaluate_averaged.",
-            stacklevel=2,
-        )
-    defaults = {"lr_scheduler_type": "linear", "warmup_steps": 0}
-    settings = {name: getattr(trainer.args, name) for name in defaults}
-    ignored = [f"{name}={setting!r}" for name, setting in settings.items() if setting != defaults[name]]
-    if ignored:
-        warnings.warn(
-            f"TrainingArguments: {', '.join(ignored)} has no effect on the schedules of schedule(). Leave it out.",
-            stacklevel=2,
-        )
-    options = _Options(
-        make_bindings(entries),
+    _warn_of_arguments(trainer.args, evaluate_averaged)
+    options = Options(
+        entries=make_bindings(entries),
         max_duration=max_duration,
         count=count,
         tokens_per_sample=tokens_per_sample,
@@ -163,7 +152,7 @@ def schedule(
     trainer.add_callback(events)
 
 
-def _check_trainer(trainer: Any) -> None:
+def _check_trainer(trainer: Trainer) -> None:
     """Raise `ValueError` for a Trainer that has a scheduler already, or does not step its scheduler."""
     if any(isinstance(callback, _CountingCallback) for callback in trainer.callback_handler.callbacks):
         raise ValueError(
@@ -181,18 +170,167 @@ def _check_trainer(trainer: Any) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The arguments of `schedule` from which the schedulers of a Trainer are made."""
+def _warn_of_arguments(args: TrainingArguments, evaluate_averaged: bool) -> None:
+    """Warn of arguments of the Trainer that do not go together with the schedules."""
+    if evaluate_averaged and args.load_best_model_at_end:
+        warnings.warn(
+            "load_best_model_at_end=True: the average of the weights is compared, and the weights are saved. Leave it "
+            "out, or evaluate_averaged.",
+            stacklevel=3,
+        )
+    defaults = {"lr_scheduler_type": "linear", "warmup_steps": 0}
+    ignored = [name for name, default in defaults.items() if getattr(args, name) != default]
+    if ignored:
+        shown = ", ".join(f"{name}={getattr(args, name)!r}" for name in ignored)
+        warnings.warn(
+            f"TrainingArguments: {shown} has no effect on the schedules of schedule(). Leave it out.",
+            stacklevel=3,
+        )
 
-    entries: list[Binding]
-    max_duration: Any
-    count: Any
-    tokens_per_sample: Any
-    ssr: float
-    on_change: OnChange
-    log: bool
-    average: Any
+
+class _CountingCallback(TrainerCallback):
+    """Makes the clock and the schedulers of a Trainer, and counts its batches."""
+
+    def __init__(self, trainer: Trainer, options: Options, events: _EventCallback) -> None:
+        self.trainer, self.options, self.events = trainer, options, events
+        # The Trainer's own methods, which the methods that replace them call.
+        self.trainer_get_train_dataloader = trainer.get_train_dataloader
+        self.trainer_log = trainer.log
+        self.trainer_get_batch_samples = trainer.get_batch_samples
+        self.trainer_evaluate = trainer.evaluate
+        # Of the present run, in the order in which the Trainer makes them known:
+        self.loader: Any = None
+        self.epoch: _Epoch  # of this loader
+        self.schedulers: _TrainerSchedulers
+        self.tokens: int  # that the Trainer has counted
+        self.last_values: dict[str, float] = {}  # with which the last batch ran
+
+    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+        """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
+        self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it."""
+        self.loader = self.trainer_get_train_dataloader()
+        return self.loader
+
+    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> tuple[Any, ...]:
+        """Return the microbatches of a batch, and count them by the user's function."""
+        assert self.options.count is not None  # otherwise the Trainer keeps its own method
+        microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
+        for microbatch in microbatches:
+            self.schedulers.add_microbatch(microbatch, self.options.count)
+        return microbatches, *rest
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> object:
+        """Evaluate the average in place of the weights, once the first training has made it."""
+        schedulers = self.trainer.lr_scheduler
+        with nullcontext() if schedulers is None else schedulers.averaged(self.trainer.model):
+            return self.trainer_evaluate(*arguments, **keywords)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
+        """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
+        optimizer = self.trainer.optimizer if optimizer is None else optimizer
+        optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+        self.epoch = _measure_epoch(self.loader, self.trainer)
+        clock = self._make_clock(num_training_steps)
+        options = self.options
+        average = make_average(optimizer, clock, options.average)
+        average_units = set() if average is None else average.units()
+        event_units = self.events.begin(clock, options.entries, self._measured_units())
+        entry_units = (schedule_units(entry.schedule, clock) for entry in options.entries)
+        units = {clock.max_duration.unit}.union(average_units, event_units, *entry_units)
+        self._check_units(units, clock)
+        counts_per_rank = options.count is not None or TimeUnit.SECOND in units  # the Trainer counts for all ranks
+        clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
+        self.schedulers = _TrainerSchedulers(optimizer, clock, options.entries, options.on_change, average)
+        self.schedulers.units = units
+        self.trainer.lr_scheduler = self.schedulers
+        return self.schedulers
+
+    def _make_clock(self, num_training_steps: int) -> Clock:
+        """Make the clock of a run, with the conversion factors of its data loader."""
+        length = self.options.max_duration
+        clock = _TrainerClock(
+            f"{num_training_steps}ba" if length is None else length,
+            batches_per_epoch=self.epoch.batches,
+            samples_per_batch=self.epoch.samples_per_batch,
+            tokens_per_sample=self.options.tokens_per_sample,
+            ssr=self.options.ssr,
+            process_group=False,
+        )
+        clock.skips_data = not self.trainer.args.ignore_data_skip
+        return clock
+
+    def _measured_units(self) -> set[TimeUnit]:
+        """The units whose counts are known only after a step: no conversion factor gives them."""
+        if self.options.count is not None:
+            return {TimeUnit.SAMPLE, TimeUnit.TOKEN}
+        return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
+
+    def _check_units(self, units: set[TimeUnit], clock: Clock) -> None:
+        """Raise `ValueError` if a schedule, the average, an event or the length has a unit that is not counted."""
+        counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
+        if TimeUnit.TOKEN in units and not counts_tokens:
+            raise ValueError(
+                "tokens: the run counts them, and the Trainer does not. Set "
+                "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
+                "tokens_per_sample= to schedule()."
+            )
+        if TimeUnit.EPOCH in units and clock.dataloader_len is None:
+            raise ValueError(
+                "epochs: the run counts them, and the data loader has no length. Give times in batches, samples or "
+                "tokens."
+            )
+        if TimeUnit.ITERATION in units:
+            raise ValueError(
+                "iterations: the run counts them, and the Trainer has none. Give times in batches, which are the steps "
+                "of the optimizer, such as '100ba'."
+            )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
+        self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
+        counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
+        counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
+        self.schedulers.begin_at(state.global_step, **counts)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Count a batch, between the step of the optimizer and the step of the scheduler."""
+        schedulers, clock = self.schedulers, self.schedulers.clock
+        self.last_values = schedulers.named_values() if self.options.log else {}
+        user_counts = dict(schedulers.counts or {})  # by the function `count`
+        batch_in_epoch = clock.timestamp.batch_in_epoch.value
+        counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
+        if args.include_num_input_tokens_seen != "no":
+            counts["tokens"] = state.num_input_tokens_seen - self.tokens
+            self.tokens = state.num_input_tokens_seen
+            if counts["tokens"] == 0 and TimeUnit.TOKEN in schedulers.units and "tokens" not in user_counts:
+                raise ValueError(
+                    "tokens: the Trainer found none in this batch. It counts the input that the model's "
+                    "main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
+                )
+        if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
+            counts = dict.fromkeys(counts, 0)
+        schedulers.tick(counts | user_counts)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
+        if self.trainer.accelerator.optimizer_step_was_skipped:
+            self.schedulers.refresh()
+        if self.options.max_duration is not None and self.schedulers.clock.done:
+            end = copy.copy(state)
+            end.max_steps = state.global_step
+            DefaultFlowCallback().on_step_end(args, end, control)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Warn if the Trainer ended before the schedules."""
+        if state.is_world_process_zero and state.global_step >= state.max_steps:
+            self.schedulers.warn_of_early_end()
 
 
 class _TrainerClock(Clock):
@@ -214,6 +352,7 @@ class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
     fix = "Pass schedule(..., count=), a function that returns {{'{}': ...}}."
+    clock: _TrainerClock
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state. Raises `ValueError` as `Schedulers` do."""
@@ -245,7 +384,7 @@ class _Epoch:
         return epochs * self.samples + min(batch_in_epoch * self.samples_per_batch, self.samples)
 
 
-def _measure_epoch(loader: Any, trainer: Any) -> _Epoch:
+def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
     """Measure the epoch of a Trainer's data loader, by the sizes of the loader if its batch sampler has a length."""
     accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
     ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
@@ -269,7 +408,7 @@ def _measure_epoch(loader: Any, trainer: Any) -> _Epoch:
     return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
 
 
-def _count_samples(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
+def _count_samples(sampler: Sized, loader: DataLoader[Any], trainer: Trainer, ranks: int) -> int:
     """Count the samples that the sampler of a data loader returns in an epoch, to all ranks."""
     if isinstance(loader.batch_sampler, BatchSamplerShard):
         return len(sampler)
@@ -280,167 +419,21 @@ def _count_samples(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
     return len(sampler) * ranks  # each rank has its own sampler
 
 
-class _CountingCallback(TrainerCallback):
-    """Makes the clock and the schedulers of a Trainer, and counts its batches."""
-
-    def __init__(self, trainer: Any, options: _Options, events: _EventCallback) -> None:
-        self.trainer, self.options, self.events = trainer, options, events
-        # The Trainer's own methods, which the methods that replace them call.
-        self.trainer_get_train_dataloader = trainer.get_train_dataloader
-        self.trainer_log = trainer.log
-        self.trainer_get_batch_samples = trainer.get_batch_samples
-        self.trainer_evaluate = trainer.evaluate
-        # Of the present run, in the order in which the Trainer makes them known:
-        self.loader: Any = None
-        self.epoch: Any = None  # the _Epoch of this loader
-        self.units: set[TimeUnit] = set()  # which schedules, average, events and length read
-        self.schedulers: Any = None  # of this run
-        self.tokens = 0  # that the Trainer has counted
-        self.first_batch: Any = None  # the batch at which training began
-        self.last_values: dict[str, float] = {}  # with which the last batch ran
-
-    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
-        """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
-        self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
-
-    def get_train_dataloader(self) -> Any:
-        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it."""
-        self.loader = self.trainer_get_train_dataloader()
-        return self.loader
-
-    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> Any:
-        """Return the microbatches of a batch, and count them by the user's function."""
-        microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
-        for microbatch in microbatches:
-            self.schedulers.counts = add_counts(self.schedulers.counts, read_counts(self.options.count, microbatch))
-        return microbatches, *rest
-
-    def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
-        """Evaluate the average in place of the weights, once the first training has made it."""
-        average = getattr(self.trainer.lr_scheduler, "average", None)
-        with nullcontext() if average is None else average.swapped(self.trainer.model):
-            return self.trainer_evaluate(*arguments, **keywords)
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
-        optimizer = self.trainer.optimizer if optimizer is None else optimizer
-        optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
-        self.epoch = _measure_epoch(self.loader, self.trainer)
-        clock = self._make_clock(num_training_steps)
-        options = self.options
-        average = make_average(optimizer, clock, options.average)
-        average_units = set() if average is None else average.units()
-        event_units = self.events.begin(clock, options.entries, self._measured_units())
-        entry_units = (schedule_units(entry.schedule, clock) for entry in options.entries)
-        self.units = {clock.max_duration.unit}.union(average_units, event_units, *entry_units)
-        self._check_units(clock)
-        counts_per_rank = options.count is not None or TimeUnit.SECOND in self.units  # the Trainer counts for all ranks
-        clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
-        self.schedulers = _TrainerSchedulers(optimizer, clock, options.entries, options.on_change, average)
-        self.schedulers.units = self.units
-        self.trainer.lr_scheduler = self.schedulers
-        return self.schedulers
-
-    def _make_clock(self, num_training_steps: int) -> Clock:
-        """Make the clock of a run, with the conversion factors of its data loader."""
-        length = self.options.max_duration
-        clock = _TrainerClock(
-            f"{num_training_steps}ba" if length is None else length,
-            batches_per_epoch=self.epoch.batches,
-            samples_per_batch=self.epoch.samples_per_batch,
-            tokens_per_sample=self.options.tokens_per_sample,
-            ssr=self.options.ssr,
-            process_group=False,
-        )
-        clock.skips_data = not self.trainer.args.ignore_data_skip
-        return clock
-
-    def _measured_units(self) -> set[TimeUnit]:
-        """The units whose counts are known only after a step: no conversion factor gives them."""
-        if self.options.count is not None:
-            return {TimeUnit.SAMPLE, TimeUnit.TOKEN}
-        return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
-
-    def _check_units(self, clock: Clock) -> None:
-        """Raise `ValueError` if a schedule, the average, an event or the length has a unit that is not counted."""
-        counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
-        if TimeUnit.TOKEN in self.units and not counts_tokens:
-            raise ValueError(
-                "tokens: the run counts them, and the Trainer does not. Set "
-                "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
-                "tokens_per_sample= to schedule()."
-            )
-        if TimeUnit.EPOCH in self.units and clock.dataloader_len is None:
-            raise ValueError(
-                "epochs: the run counts them, and the data loader has no length. Give times in batches, samples or "
-                "tokens."
-            )
-        if TimeUnit.ITERATION in self.units:
-            raise ValueError(
-                "iterations: the run counts them, and the Trainer has none. Give times in batches, which are the steps "
-                "of the optimizer, such as '100ba'."
-            )
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
-        self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
-        counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
-        counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
-        self.schedulers.begin_at(state.global_step, **counts)
-        self.first_batch = clock.timestamp.batch
-
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count a batch, between the step of the optimizer and the step of the scheduler."""
-        schedulers, clock = self.schedulers, self.schedulers.clock
-        self.last_values = schedulers.named_values() if self.options.log else {}
-        user_counts = schedulers.counts or {}  # by the function `count`
-        batch_in_epoch = clock.timestamp.batch_in_epoch.value
-        counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
-        if args.include_num_input_tokens_seen != "no":
-            counts["tokens"] = state.num_input_tokens_seen - self.tokens
-            self.tokens = state.num_input_tokens_seen
-            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in user_counts:
-                raise ValueError(
-                    "tokens: the Trainer found none in this batch. It counts the input that the model's "
-                    "main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
-                )
-        if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
-            counts = dict.fromkeys(counts, 0)
-        schedulers.tick(counts | user_counts)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
-        if self.trainer.accelerator.optimizer_step_was_skipped:
-            self.schedulers.refresh()
-        if self.options.max_duration is not None and self.schedulers.clock.done:
-            end = copy.copy(state)
-            end.max_steps = state.global_step
-            DefaultFlowCallback().on_step_end(args, end, control)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Warn if the Trainer ended before the schedules."""
-        if state.is_world_process_zero and state.global_step >= state.max_steps:
-            warn_of_early_end(self.schedulers.clock, self.first_batch)
-
-
+@dataclass(eq=False)
 class _EventCallback(TrainerCallback):
-    """Makes the Trainer evaluate and save at times of the run."""
+    """Makes the Trainer evaluate and save at times of the run: see `schedule`."""
 
-    def __init__(
-        self, trainer: Any, evaluate_every: Any, evaluate_at: Any, save_every: Any, save_at: Any, save_before: Any
-    ) -> None:
-        self.trainer = trainer
-        self.evaluate_every = read_times("schedule.evaluate_every", evaluate_every, above=0)
-        self.evaluate_at = read_times("schedule.evaluate_at", evaluate_at)
-        self.save_every = read_times("schedule.save_every", save_every, above=0)
-        self.save_at = read_times("schedule.save_at", save_at)
-        self.save_before: list[Any] = []  # names of marks, and times
-        for item in make_list(save_before):
-            is_name = isinstance(item, str) and item.isidentifier()
-            self.save_before += [item] if is_name else read_times("schedule.save_before", item)
-        self.last_steps: list[_LastStep] = []  # of this run, before these marks and times
+    trainer: Trainer
+    evaluate_every: list[Time]
+    evaluate_at: list[Time]
+    save_every: list[Time]
+    save_at: list[Time]
+    save_before: list[Time | str]  # a string is the name of a mark
+    last_steps: list[_LastStep] = field(default_factory=list)  # of this run, before these times and marks
+
+    def __post_init__(self) -> None:
         for name, times in (("evaluate_every", self.evaluate_every), ("evaluate_at", self.evaluate_at)):
-            if times and trainer.eval_dataset is None:
+            if times and self.trainer.eval_dataset is None:
                 raise ValueError(f"schedule.{name}={str(times[0])!r}: the Trainer has no eval_dataset. Give it one.")
 
     def begin(self, clock: Clock, entries: Sequence[Binding], measured: set[TimeUnit]) -> set[TimeUnit]:
@@ -449,7 +442,7 @@ class _EventCallback(TrainerCallback):
         `measured`: the units whose counts are known only after a step. Raises `ValueError` for a name that is not a
         mark of an entry, and for a time in seconds before which to save.
         """
-        marks: list[tuple[str, Time[Any]]] = []
+        marks: list[tuple[str, Time]] = []
         for entry in entries:
             for schedule in select_schedules(entry.schedule):
                 marks += schedule.marks(clock.horizon)
@@ -473,7 +466,7 @@ class _EventCallback(TrainerCallback):
         times += [last.time for last in self.last_steps]
         return {clock.horizon.locate(time, scale=False)[1] for time in times}
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Request the evaluation and the checkpoint that are due after this batch."""
         clock = self.trainer.lr_scheduler.clock
         if any([*map(clock.every, self.evaluate_every), *map(clock.passed, self.evaluate_at)]):
@@ -483,12 +476,23 @@ class _EventCallback(TrainerCallback):
             control.should_save = True
 
 
+def _read_times_and_marks(name: str, value: TimeLike | Iterable[TimeLike]) -> list[Time | str]:
+    """The times of an argument, and its names of marks."""
+    times_and_marks: list[Time | str] = []
+    for item in make_list(value):
+        if isinstance(item, str) and item.isidentifier():
+            times_and_marks.append(item)
+        else:
+            times_and_marks += read_times(name, item)
+    return times_and_marks
+
+
 class _LastStep:
     """The last step of a run at or before a time. If steps are `measured`, one of the last two such steps."""
 
-    def __init__(self, time: Time[Any], measured: bool) -> None:
+    def __init__(self, time: Time, measured: bool) -> None:
         self.time, self.measured = time, measured
-        self.largest: Any = 0  # the largest count of a step in this run
+        self.largest: Exact = 0  # the largest count of a step in this run
         self.is_over = False
 
     def is_due(self, clock: Clock) -> bool:
