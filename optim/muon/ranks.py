@@ -43,8 +43,8 @@ class SharedMatrix(NamedTuple):
     cost: int  # the multiplications of one iteration
 
 
-# For each matrix, a list as long as its `shapes`: the direction or the step, and with NorMuon the second moments.
-# The tensors are full or are this rank's shards: see `_step_batch`.
+# For each matrix, a list as long as its `shapes`: the direction or the step, and with NorMuon the second moments. The
+# tensors are full, or they are this rank's shards: see `_step_batch`.
 MatrixTensors = dict[SharedMatrix, list[Tensor]]
 
 
@@ -226,19 +226,20 @@ def _step_batch(
 ) -> None:
     """Step a batch of matrices.
 
-    `directions` holds first this rank's shards of all directions, then the full directions of the rank's own matrices,
-    then their full steps. Replicated matrices start with the full directions. `steps` holds this rank's shards of all
-    steps, or the full steps of replicated matrices. No tensor lives longer than it is needed.
+    `direction_shards` and `step_shards` have this rank's shards of all matrices. `directions` and `steps` have the full
+    tensors of the matrices that this rank owns. If the matrices are replicated, this rank computes its full directions
+    at once, and `step_shards` has the full steps. No tensor lives longer than it is needed.
     """
     parts = _begin_parts(works, batch, read_on_host)
-    directions = _update_momentum(parts, batch, exchange)
-    if not exchange.is_replicated:
-        directions = _gather_directions(directions, batch, exchange)
-    _make_orthogonal(directions, parts, compute_steps)
-    steps = _send_steps(directions, batch, exchange)
+    direction_shards = _update_momentum(parts, batch, exchange)
+    directions = direction_shards if exchange.is_replicated else _gather_directions(direction_shards, batch, exchange)
+    del direction_shards
+    steps = _make_orthogonal(directions, parts, compute_steps)
     del directions
+    step_shards = _send_steps(steps, batch, exchange)
+    del steps
     for part in parts:
-        _add_steps(steps, part)
+        _add_steps(step_shards, part)
 
 
 def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
@@ -255,7 +256,7 @@ def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Pa
 
 def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Update the momentum. Returns this rank's shards of the directions, or its own directions if replicated."""
-    tensors: MatrixTensors = {}
+    direction_shards: MatrixTensors = {}
     own = set(batch[exchange.rank()])
     for matrices, begun in parts:
         columns = begun.columns
@@ -266,42 +267,41 @@ def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> Mat
         g = [columns["g"][i] for i in indices]
         momentum_buffer = [columns["momentum_buffer"][i] for i in indices]
         for i, direction in zip(indices, momentum_directions(begun.hyper, g, momentum_buffer)):
-            tensors[matrices[i]] = [direction]
+            direction_shards[matrices[i]] = [direction]
             if "variance_neuron" in columns:
-                tensors[matrices[i]].append(columns["variance_neuron"][i])
-    return tensors
+                direction_shards[matrices[i]].append(columns["variance_neuron"][i])
+    return direction_shards
 
 
-def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
+def _gather_directions(direction_shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send this rank's shards of the directions to the owners. Returns the full directions of its own matrices."""
     ranks, own = len(batch), batch[exchange.rank()]
-    tensors_to_ranks = [_flat_list(owned, shards) for owned in batch]
+    tensors_to_ranks = [_flat_list(owned, direction_shards) for owned in batch]
     shapes_from_ranks = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
     received = exchange.all_to_all(tensors_to_ranks, shapes_from_ranks)
     tensors_from_ranks = [_tensors_by_matrix(own, tensors) for tensors in received]
-    gathered: MatrixTensors = {}
+    directions: MatrixTensors = {}
     for matrix in own:
-        gathered[matrix] = []
-        for k, own_shard in enumerate(shards[matrix]):
+        directions[matrix] = []
+        for k, own_shard in enumerate(direction_shards[matrix]):
             all_shards = [tensors[matrix][k] for tensors in tensors_from_ranks]
-            gathered[matrix].append(torch.cat(all_shards, _split_dim(matrix)).to(own_shard.dtype))
-    return gathered
+            directions[matrix].append(torch.cat(all_shards, _split_dim(matrix)).to(own_shard.dtype))
+    return directions
 
 
-def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> None:
-    """Replace the directions of the matrices that this rank owns by steps, and update their second moments."""
+def _make_orthogonal(directions: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> MatrixTensors:
+    """Return the steps of the matrices that this rank owns, with their second moments, which are updated in place."""
     own: list[SharedMatrix] = []
     inputs = []
     for part in parts:
-        matrices = [matrix for matrix in part.matrices if matrix in tensors]
+        matrices = [matrix for matrix in part.matrices if matrix in directions]
         if matrices:
             own += matrices
-            directions = [tensors[matrix][0] for matrix in matrices]
-            second_moments = [tensors[matrix][1] for matrix in matrices if len(matrix.shapes) > 1]
-            inputs.append(OwnMatrices(part.begun.hyper, part.begun.factors, directions, second_moments))
+            part_directions = [directions[matrix][0] for matrix in matrices]
+            second_moments = [directions[matrix][1] for matrix in matrices if len(matrix.shapes) > 1]
+            inputs.append(OwnMatrices(part.begun.hyper, part.begun.factors, part_directions, second_moments))
     steps = compute_steps(inputs) if inputs else []
-    for matrix, step in zip(own, steps):
-        tensors[matrix][0] = step
+    return {matrix: [step, *directions[matrix][1:]] for matrix, step in zip(own, steps)}
 
 
 def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
@@ -315,36 +315,36 @@ def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
     return steps
 
 
-def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
+def _send_steps(steps: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send the steps of this rank's own matrices. Returns the steps of all matrices, or this rank's shards of them."""
     rank, ranks = exchange.rank(), len(batch)
     own = batch[rank]
     shapes_from_ranks = [_shard_shapes(owned, rank, ranks) for owned in batch]
     if exchange.is_replicated:
-        received = exchange.all_gather(_flat_list(own, own_tensors), shapes_from_ranks)
+        received = exchange.all_gather(_flat_list(own, steps), shapes_from_ranks)
     else:
         tensors_to_ranks: list[list[Tensor]] = [[] for _ in range(ranks)]
         for matrix in own:
             dim = _split_dim(matrix)
-            for full in own_tensors[matrix]:
+            for full in steps[matrix]:
                 shards = torch.split(full, _shard_sizes(full.shape[dim], ranks), dim)
                 for to_rank, shard in zip(tensors_to_ranks, shards):
                     to_rank.append(shard)
         received = exchange.all_to_all(tensors_to_ranks, shapes_from_ranks)
-    tensors: MatrixTensors = {}
+    step_shards: MatrixTensors = {}
     for owned, from_owner in zip(batch, received):
-        tensors.update(_tensors_by_matrix(owned, from_owner))
-    return tensors
+        step_shards.update(_tensors_by_matrix(owned, from_owner))
+    return step_shards
 
 
-def _add_steps(steps: MatrixTensors, part: Part) -> None:
+def _add_steps(step_shards: MatrixTensors, part: Part) -> None:
     """Update the parameters of a part, and store the second moments that arrived with the steps."""
     matrices, begun = part
     columns = begun.columns
     if "variance_neuron" in columns:
-        copy_(columns["variance_neuron"], [steps[matrix][1] for matrix in matrices])
+        copy_(columns["variance_neuron"], [step_shards[matrix][1] for matrix in matrices])
     p = columns["p"]
-    own_steps = [steps[matrix][0].to(p[0].dtype) for matrix in matrices]
+    own_steps = [step_shards[matrix][0].to(p[0].dtype) for matrix in matrices]
     apply_steps(begun.hyper, p, own_steps, matrices[0].shapes[0])
     begun.write_back()
 
