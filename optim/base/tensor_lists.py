@@ -23,6 +23,9 @@ class Piece(NamedTuple):
     indices: Sequence[int]  # of these parameters among all parameters of a step
     start: int = 0  # the index of the first element
 
+    def write_back(self) -> None:
+        """Nothing is left to do after an update in place. A piece in float32 has the same method."""
+
 
 STACK_LIMIT = 1 << 24  # elements that are stacked together on a GPU
 

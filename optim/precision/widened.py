@@ -1,8 +1,8 @@
 """Float32 steps of bfloat16 tensors: they are read before the update, and rounded and written back after it.
 
 An update processes one piece of a step after the other. A piece has named columns: "p" are the parameters, "g" the
-gradients, and each state has a column of its name. `read()` returns the columns with float32 in place of bfloat16, and
-`write_back()` rounds the updated columns.
+gradients, and each state has a column of its name. `WidenedStep.read(piece)` returns the piece with float32 in place of
+bfloat16, and `write_back()` of the result rounds the updated columns.
 """
 
 from __future__ import annotations
@@ -66,16 +66,10 @@ class Buffers:
 
 
 class WidenedStep:
-    """One step in float32, piece by piece: `read` a piece, update the columns that it returns, and `write_back`.
-
-    If the tensors are contiguous, the float32 values of a piece are in one flat tensor for each column: few operations
-    for many tensors. Otherwise each tensor has its own float32 tensor.
-    """
+    """One step in float32, piece by piece: what is the same for all pieces."""
 
     def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
         self._buffers = Buffers(reuse_memory)
-        self._values: dict[str, list[Tensor]] = {}  # of the current piece, by column
-        self._value_indices: list[range] = []  # for each of these values, the indices of its tensors in the column
         self._places = widening.places
         self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers if the host has the counts
         if not widening.places:
@@ -92,63 +86,34 @@ class WidenedStep:
                 on_host = seeds.is_cpu and not torch.compiler.is_compiling()
                 self._seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
 
-    def read(self, piece: Piece) -> Columns:
-        """The columns of a piece, in float32."""
-        self._piece = piece
+    def read(self, piece: Piece) -> WidenedPiece:
+        """Read a piece in float32.
+
+        If the tensors are contiguous, the float32 values of a piece are in one flat tensor for each column: few
+        operations for many tensors. Otherwise each tensor has its own float32 tensor.
+        """
         columns = {name: xs for name, xs in piece.columns.items() if name != REMAINDER}
         names, count = _bfloat16_columns(columns), len(columns["p"])
         is_flat = count > 1 and bool(names) and not torch.compiler.is_compiling()
         if is_flat and all([x.is_contiguous() for x in chain(*piece.columns.values())]):
-            self._read_flat(names)
-            self._value_indices = [range(count)]
-            for name, (value,) in self._values.items():
-                columns[name] = split_like(value, columns["p"])
+            values = {name: [flat] for name, flat in _read_flat(piece.columns, names).items()}
+            value_indices = [range(count)]
+            for name, (flat,) in values.items():
+                columns[name] = split_like(flat, columns["p"])
         else:
-            self._read_one_by_one(names)
-            self._value_indices = [range(i, i + 1) for i in range(count)]
-            columns.update(self._values)
+            values = _read_one_by_one(piece.columns, names, self._buffers)
+            value_indices = [range(i, i + 1) for i in range(count)]
+            columns.update(values)
         columns["g"] = [g.float() for g in columns["g"]]
-        return columns
+        return WidenedPiece(columns, values, value_indices, piece, self)
 
-    def _read_flat(self, names: Sequence[str]) -> None:
-        """Read each of these columns into one tensor: few operations for many tensors."""
-        columns = self._piece.columns
-        count = sum(x.numel() for x in columns["p"])
-        tensors: list[Tensor] = []
-        for name in (*names, REMAINDER):
-            tensors += columns.get(name, [])
-        flat = torch.cat([x.view(-1) for x in tensors])
-        rows = flat[: count * len(names)].float().view(len(names), count)
-        self._values = {name: [row] for name, row in zip(names, rows.unbind())}
-        if REMAINDER in columns:
-            self._values["p"] = [join_(rows[names.index("p")], signed_integers(flat[-count:]))]
+    def noise(self, piece: Piece, column: str, indices: Sequence[int]) -> Tensor | None:
+        """The noise for these tensors of a column, one after the other: a hash of seeds and element indices.
 
-    def _read_one_by_one(self, names: Sequence[str]) -> None:
-        """Read each tensor of these columns into its own float32 tensor, in memory that the next piece may reuse."""
-        columns, cast = self._piece.columns, self._buffers.cast
-        for name in names:
-            self._values[name] = [cast(x, name, torch.float32) for x in columns[name]]
-        if REMAINDER in columns:
-            low = [cast(signed_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
-            self._values["p"] = list(map(join_, self._values["p"], low))
-
-    def write_back(self) -> None:
-        """Round the updated values into the tensors of the piece."""
-        columns = self._piece.columns
-        for name, values in self._values.items():
-            for value, indices in zip(values, self._value_indices):
-                targets = [columns[name][i] for i in indices]
-                if name == "p" and REMAINDER in columns:
-                    split_(value, targets, [columns[REMAINDER][i] for i in indices])
-                elif name in self._seeds:
-                    stochastic_round_(value, targets, self._noise(name, indices))
-                elif name != "g":
-                    round_to_nearest(value, targets)
-        self._values = {}  # frees their memory for the next piece
-
-    def _noise(self, column: str, indices: Sequence[int]) -> Tensor:
-        """The noise for these tensors of a column, one after the other: a hash of seeds and element indices."""
-        piece = self._piece
+        None if the column is rounded to nearest.
+        """
+        if column not in self._seeds:
+            return None
         inputs = []
         for i in indices:
             x, param_index = piece.columns[column][i], piece.indices[i]
@@ -157,6 +122,56 @@ class WidenedStep:
             inputs.append(elements.bitwise_xor_(self._seeds[column][param_index]))
         joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
         return noise(joined, self._buffers.get(joined.numel(), "shifted"))
+
+
+class WidenedPiece(NamedTuple):
+    """A piece in float32. Update its columns, then call `write_back()`."""
+
+    columns: Columns
+    values: dict[str, list[Tensor]]  # the float32 tensors in place of bfloat16 tensors, by column
+    value_indices: list[range]  # for each of these values, the indices of its tensors in the column
+    piece: Piece  # the tensors that were read
+    step: WidenedStep
+
+    def write_back(self) -> None:
+        """Round the updated values into the tensors of the piece."""
+        columns = self.piece.columns
+        for name, values in self.values.items():
+            if name == "g":
+                continue
+            for value, indices in zip(values, self.value_indices):
+                targets = [columns[name][i] for i in indices]
+                if name == "p" and REMAINDER in columns:
+                    split_(value, targets, [columns[REMAINDER][i] for i in indices])
+                    continue
+                noise = self.step.noise(self.piece, name, indices)
+                if noise is None:
+                    round_to_nearest(value, targets)
+                else:
+                    stochastic_round_(value, targets, noise)
+
+
+def _read_flat(columns: Columns, names: Sequence[str]) -> dict[str, Tensor]:
+    """Read each of these columns into one float32 tensor."""
+    count = sum(x.numel() for x in columns["p"])
+    tensors: list[Tensor] = []
+    for name in (*names, REMAINDER):
+        tensors += columns.get(name, [])
+    flat = torch.cat([x.view(-1) for x in tensors])
+    rows = flat[: count * len(names)].float().view(len(names), count)
+    values = dict(zip(names, rows.unbind()))
+    if REMAINDER in columns:
+        values["p"] = join_(values["p"], signed_integers(flat[-count:]))
+    return values
+
+
+def _read_one_by_one(columns: Columns, names: Sequence[str], buffers: Buffers) -> dict[str, list[Tensor]]:
+    """Read each tensor of these columns into its own float32 tensor, in memory that the next piece may reuse."""
+    values = {name: [buffers.cast(x, name, torch.float32) for x in columns[name]] for name in names}
+    if REMAINDER in columns:
+        low = [buffers.cast(signed_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
+        values["p"] = list(map(join_, values["p"], low))
+    return values
 
 
 def _bfloat16_columns(columns: Columns) -> list[str]:

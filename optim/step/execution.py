@@ -28,14 +28,10 @@ from .work import Factors, Work, split_by_layout
 
 
 class StepInPlace:
-    """A step of tensors that are updated in place. `WidenedStep` has the same methods, for bfloat16 tensors."""
+    """A step of tensors that are updated in place. `WidenedStep` has the same method, for bfloat16 tensors."""
 
-    def read(self, piece: Piece) -> Columns:
-        """The columns of a piece."""
-        return piece.columns
-
-    def write_back(self) -> None:
-        """Nothing is left to do."""
+    def read(self, piece: Piece) -> Piece:
+        return piece
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
@@ -79,8 +75,10 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
     step = _make_step(work, in_blocks)
     for piece in _pieces(work, in_blocks):
         counts = [step_counts[i] for i in piece.indices] if step_counts else []
-        kernel(counts, **step.read(piece))
-        step.write_back()
+        current = step.read(piece)
+        kernel(counts, **current.columns)
+        current.write_back()
+        del current  # frees its memory for the next piece
 
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
@@ -157,8 +155,10 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
     placement = {} if work.algorithm.elementwise else {"placement": work.placement}
     step = _make_step(work, in_blocks)
     for piece in _pieces(work, in_blocks):
-        work.algorithm.update(h, f, **step.read(piece), **placement)
-        step.write_back()
+        current = step.read(piece)
+        work.algorithm.update(h, f, **current.columns, **placement)
+        current.write_back()
+        del current  # frees its memory for the next piece
     return changed
 
 
@@ -173,7 +173,7 @@ def _whole_piece(work: Work) -> Piece:
 
 
 def _make_step(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
-    """The step of a work: it reads the pieces of the work and writes them back."""
+    """The step of a work, which reads its pieces. Each piece is written back after its update."""
     if work.widening is None:
         return StepInPlace()
     return WidenedStep(work.widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
@@ -270,4 +270,5 @@ def start_step(work: Work, read_on_host: bool) -> StartedStep:
     _count_step(work)
     h, f = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
     step = _make_step(work, in_blocks=False)
-    return StartedStep(h, f, step.read(_whole_piece(work)), step.write_back)
+    piece = step.read(_whole_piece(work))
+    return StartedStep(h, f, piece.columns, piece.write_back)
