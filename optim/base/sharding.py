@@ -5,7 +5,7 @@ torch's module for them is imported only where a program has one: the import tak
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,10 +30,10 @@ class Placement(NamedTuple):
     full: list[FullTensor]  # one for each parameter
 
 
-def notice_dtensor(x: Any) -> None:
-    """If `x` is a distributed tensor, remember their class. Call this with every tensor that a user passes."""
+def note_dtensor(params: Iterable[Tensor]) -> None:
+    """Remember the class DTensor if one of these is distributed. Call this with all parameters that a user passes."""
     global DTENSOR_CLASSES  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
-    if not DTENSOR_CLASSES and type(x) is not Parameter and type(x) is not Tensor and hasattr(x, "placements"):
+    if not DTENSOR_CLASSES and any(hasattr(p, "placements") for p in params if type(p) not in (Parameter, Tensor)):
         from torch.distributed.tensor import DTensor
 
         DTENSOR_CLASSES = (DTensor,)

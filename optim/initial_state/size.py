@@ -10,11 +10,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from ..base.sharding import local_shard, notice_dtensor
+from ..base.sharding import local_shard, note_dtensor
 from ..state.optimizer import State
 from .global_state import preserve_global_state
 from .known import is_known, missing_state
-from .trial import Trial, check_not_shared, numbered_parameters
+from .trial import Trial, all_parameters, check_not_shared, numbered_parameters
 
 
 def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
@@ -45,6 +45,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are made in this mode take no memory
     optimizer = target if isinstance(target, torch.optim.Optimizer) else make_optimizer(target, fake)
+    note_dtensor(all_parameters(optimizer))
     with fake:
         missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_on_fake_tensors(optimizer)
         return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))
@@ -65,12 +66,7 @@ def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
 
 def total_bytes(values: Iterable[Any]) -> int:
     """The total bytes of the tensors among the values. A distributed tensor counts as its local part."""
-    total = 0
-    for x in values:
-        if isinstance(x, Tensor):
-            notice_dtensor(x)
-            total += local_shard(x, x).nbytes
-    return total
+    return sum(local_shard(x, x).nbytes for x in values if isinstance(x, Tensor))
 
 
 def state_on_fake_tensors(optimizer: torch.optim.Optimizer) -> dict[Tensor, State]:

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils._pytree import tree_leaves
 
-from ..base.sharding import notice_dtensor
 from .compare import differences
 from .global_state import set_seeds
 
@@ -145,7 +144,6 @@ def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int,
     for i, group in enumerate(optimizer.param_groups):
         for j, p in enumerate(group["params"]):
             if p.is_floating_point() or p.is_complex():
-                notice_dtensor(p)
                 yield i, j, group, p
 
 
@@ -195,4 +193,8 @@ def referents(x: Any) -> list[Any]:
 
 
 def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
-    return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))
+    return set(map(id, all_parameters(optimizer)))
+
+
+def all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)

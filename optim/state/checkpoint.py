@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..base.hyperparameters import HYPERPARAMETERS, check_group, read_tags
 from ..base.scalar_states import STEP
-from ..base.sharding import notice_dtensor
 from ..precision.options import REMAINDER, RULES, resolve_dtype
 from .keeper import State, StatefulOptimizer, cast_invariants, describe_tensor
 
@@ -196,7 +195,6 @@ def _require_fit(value: Any, current: Any, where: str) -> Any:
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value
-    notice_dtensor(value)
     if (
         cast_invariants(value) != cast_invariants(current)
         or value.layout is not current.layout

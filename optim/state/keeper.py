@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..base.sharding import distribution, notice_dtensor
+from ..base.sharding import note_dtensor
 from ..precision.options import REMAINDER
 
 State = dict[str, Any]
@@ -101,9 +101,9 @@ class StateKeeper:
                 if not self.has_fitting_state(p, optimizer.state):
                     names[p] = f"parameter {j} of group {i}"
         groups = _select_groups(optimizer, names)
+        note_dtensor(names)
         for group in groups:
             for p in group["params"]:
-                notice_dtensor(p)
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")
         fresh = optimizer.fresh_state(groups) if groups else {}
         self.keep(
@@ -202,7 +202,7 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
 
 def cast_invariants(x: Any) -> Any:
     """The properties that a cast and a move do not change."""
-    return (x.shape, x.is_complex(), distribution(x)) if isinstance(x, Tensor) else None
+    return (x.shape, x.is_complex(), *_mesh_and_placements(x)) if isinstance(x, Tensor) else None
 
 
 def describe_tensor(x: Any) -> str:
@@ -210,5 +210,10 @@ def describe_tensor(x: Any) -> str:
     if not isinstance(x, Tensor):
         return repr(x)
     layout = "" if x.layout is torch.strided else f" in the layout {x.layout}"
-    placed = "" if distribution(x) is None else f" distributed as {distribution(x)}"
+    placed = f" distributed as {_mesh_and_placements(x)}" if _mesh_and_placements(x) else ""
     return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{layout}{placed}"
+
+
+def _mesh_and_placements(x: Any) -> tuple[Any, ...]:
+    """How a tensor is distributed, also a value from a user while no parameter is distributed. Empty if it is not."""
+    return (x.device_mesh, x.placements) if hasattr(x, "placements") else ()

@@ -16,7 +16,7 @@ from timesched.binding.owner import find_owners
 
 from ..base.hyperparameters import SWITCH, Rule, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
-from ..base.sharding import notice_dtensor
+from ..base.sharding import note_dtensor
 from ..precision.options import name_dtypes
 from . import checkpoint
 from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
@@ -194,8 +194,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise ValueError(f"{where}params has a parameter twice. Pass each parameter once.")
         try:
             super().add_param_group(group)
+            note_dtensor(group["params"])
             for p in group["params"]:
-                notice_dtensor(p)
                 rule.check_parameter(p, group, where)
             new_states = self.fresh_state(self.param_groups[group_count:]) if self._is_ready else {}
         except BaseException:

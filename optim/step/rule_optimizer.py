@@ -22,7 +22,7 @@ from timesched.ops import check_compiler
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
 from ..base.scalar_states import STEP, scalar_state
-from ..base.sharding import local_shard, make_dtensor_like, notice_dtensor
+from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
 from ..precision.options import DEFAULTS, REMAINDER, RULES, check_precision, has_precision_option, requested_dtype
@@ -419,7 +419,6 @@ class RuleOptimizer(Optimizer):
         self._keeper.follow(self)
         for p, value in values.items():
             self._check_not_swapped(p)
-            notice_dtensor(value)
             fits = (
                 isinstance(p, Tensor)
                 and p in self.state
