@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -80,7 +80,7 @@ class Adadelta(RuleOptimizer):
         return ("square_avg", "acc_delta")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         return {"one_minus_rho": 1 - h["rho"], "minus_lr": -h["lr"]}
 
     @staticmethod

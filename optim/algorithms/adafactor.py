@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ class Adafactor(RuleOptimizer):
         first = "exp_avg" if group["beta1"] is not None else None
         return (first, "exp_avg_sq_row", "exp_avg_sq_col") if p.dim() >= 2 else (first, "exp_avg_sq")
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         state: State = {STEP: scalar_state(p)}
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         if p.dim() >= 2:
@@ -146,7 +146,7 @@ class Adafactor(RuleOptimizer):
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         t, rho = s[STEP], h["lr"]
         if h["relative_step"]:
             largest, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -84,13 +84,13 @@ class Adagrad(RuleOptimizer):
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("sum",)
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         first = float(group["initial_accumulator_value"])
         start = complex(first, first) if p.is_complex() else first
-        return {**super().parameter_state(p, group), "sum": torch.full_like(p, start)}
+        return {**super().initial_state(p, group), "sum": torch.full_like(p, start)}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         return {"minus_step_size": -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])}
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -95,7 +95,7 @@ class AdamBase(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         # The bias corrections are folded into the step size and eps. Let root = sqrt(1 - beta2**t). Then
         # sqrt(v_hat) = sqrt(v) / root, and the paper's form equals the form that is computed here:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -79,7 +79,7 @@ class Adamax(RuleOptimizer):
         return ("exp_avg", "exp_inf")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         beta1, beta2 = h["betas"]
         minus_step_size = -h["lr"] / (1 - beta1 ** s[STEP])
         return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "minus_step_size": minus_step_size}

@@ -88,24 +88,25 @@ class ASGD(RuleOptimizer):
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("ax",)
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         # XLA, a lazy device, keeps equal numbers in one buffer. After the second step the etas differ. Each parameter
         # gets its own buffer at the first step; otherwise the second step would be a different graph.
-        state = super().parameter_state(p, group)
+        state = super().initial_state(p, group)
         return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[Any], Any]) -> tuple[Factors, Factors]:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
         steps_averaged = t - h["t0"]
-        s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
-        s["mu"] = 1 / (steps_averaged.clamp(min=1) if isinstance(steps_averaged, Tensor) else max(1.0, steps_averaged))
+        new_eta = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
+        new_mu = 1 / (steps_averaged.clamp(min=1) if isinstance(steps_averaged, Tensor) else max(1.0, steps_averaged))
         # The decay and the penalty's gradient have the same effect, so they are combined into one weight decay:
         #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
         #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
         decay = h["lambd"] + h["weight_decay"]
-        return {"decays": decay, "decay_factor": 1 - decay * eta, "minus_eta": -eta, "mu": mu}
+        factors = {"decays": decay, "decay_factor": 1 - decay * eta, "minus_eta": -eta, "mu": mu}
+        return factors, {"eta": new_eta, "mu": new_mu}
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, ax: Tensors) -> None:

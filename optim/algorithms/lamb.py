@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -86,7 +86,7 @@ class Lamb(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         return {**moment_factors(h), "minus_lr": -h["lr"]}
 
     @staticmethod

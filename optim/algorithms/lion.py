@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -76,7 +76,7 @@ class Lion(RuleOptimizer):
         return ("exp_avg",)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         beta1, beta2 = h["betas"]
         return {
             "one_minus_beta1": 1 - beta1,

@@ -97,19 +97,20 @@ class NAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[Any], Any]) -> tuple[Factors, Factors]:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
-        product = s["mu_product"] = round_as_state(s["mu_product"] * round_as_state(mu))  # as torch rounds it
+        product = round_as_state(s["mu_product"] * round_as_state(mu))  # as torch rounds it
         root = (1 - beta2**t) ** 0.5  # corrects the second moment, in the step sizes and eps, as in Adam
-        return {
+        factors = {
             **moment_factors(h),
             "eps": h["eps"] * root,
             "minus_step_size_of_g": -lr * root * (1 - mu) / (1 - product),
             "minus_step_size_of_m": -lr * root * next_mu / (1 - product * next_mu),
             "decay_factor": 1 - lr * h["weight_decay"],
         }
+        return factors, {"mu_product": product}
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors, exp_avg_sq: Tensors) -> None:

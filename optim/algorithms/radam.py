@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -90,7 +90,7 @@ class RAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         bias_correction2 = 1 - beta2**t
         rho_inf = 2 / (1 - beta2) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -96,7 +96,7 @@ class RMSprop(RuleOptimizer):
         return ("square_avg", momentum, "grad_avg" if group["centered"] else None)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
 
     @staticmethod

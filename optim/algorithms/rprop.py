@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -88,16 +88,16 @@ class Rprop(RuleOptimizer):
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("prev", "step_size")
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         size = torch.zeros_like(p)
         lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():
             part = local_shard(size, size)  # a DTensor cannot be filled with a tensor
             (torch.view_as_real(part) if p.is_complex() else part).fill_(lr)
-        return {**super().parameter_state(p, group), "step_size": size}
+        return {**super().initial_state(p, group), "step_size": size}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         first = s[STEP] == 1  # the step sizes start with the learning rate of the first step
         (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
         return {

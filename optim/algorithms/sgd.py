@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,11 @@ class SGD(RuleOptimizer):
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {} if is_switched_off(group["momentum"]) or is_switched_off(group["dampening"]) else {STEP: 0.0}
 
+    def advances_count(self, group: Mapping[str, Any]) -> bool:
+        # Only the dampening needs the count. While the dampening is 0, the count advances with the buffer, so that it
+        # is right when the dampening returns. Without momentum, neither changes.
+        return not is_switched_off(group["momentum"])
+
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return (None if is_switched_off(group["momentum"]) else "momentum_buffer",)
 
@@ -109,7 +114,7 @@ class SGD(RuleOptimizer):
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         undampened = 1 - h["dampening"]
         return {
             "minus_lr": -h["lr"],

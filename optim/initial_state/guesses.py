@@ -52,12 +52,13 @@ def make_guesses(observations: Sequence[Observation], weights: Sequence[Tensor])
     """Guess the initial value of each leaf that the first step added to the state, or set in the group."""
     guesses: Guesses = {}
     before = observations[0].before
-    firsts, seconds = [leaves(o.first) for o in observations], [leaves(o.second) for o in observations]
-    for path in firsts[0]:
+    after_first = [leaves(observation.first) for observation in observations]
+    after_second = [leaves(observation.second) for observation in observations]
+    for path in after_first[0]:
         part, key = path[0].key, path[1].key
-        if any(path not in moment for moment in firsts + seconds):
+        if any(path not in values for values in after_first + after_second):
             raise Unproven(f"{describe_path(path)} is not there after each of two steps")
-        first, second = tuple(moment[path] for moment in firsts), tuple(moment[path] for moment in seconds)
+        first, second = tuple(values[path] for values in after_first), tuple(values[path] for values in after_second)
         value_before = before[part].get(key)
         if key not in before[part]:
             possible = possible_values(path, first, second, weights)

@@ -57,7 +57,7 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
             hyperparameters["initial_accumulator_value"] = optimizer.defaults["initial_accumulator_value"]
         for p in group["params"]:
             if not optimizer.state.get(p) and (p.is_floating_point() or p.is_complex()):
-                state = ours.parameter_state(p, hyperparameters)
+                state = ours.initial_state(p, hyperparameters)
                 if group.get("fused") and STEP in state:
                     state[STEP] = state[STEP].float()
                 elif not group.get("capturable") and kind is not asgd.ASGD:  # then torch keeps counts on the host

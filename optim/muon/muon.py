@@ -280,7 +280,7 @@ class Muon(RuleOptimizer):
         return ("momentum_buffer",)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}  # the second: NorMuon
 
     @staticmethod
@@ -417,7 +417,7 @@ class NorMuon(Muon):
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer", "variance_neuron")
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = row_zeros(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}

@@ -134,9 +134,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
     # State, and groups that come later
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
-        """The state that `preinitialize()` creates for some groups, in new tensors.
+        """The initial state of the parameters of some groups, in new tensors.
 
-        The optimizer's own state does not change.
+        The optimizer's own state does not change. `preinitialize()` creates the state, while the optimizer has only
+        these groups. Classes with another way to create state override this method.
         """
         previous = self.param_groups, self.state
         self.param_groups, self.state = groups, defaultdict(dict)

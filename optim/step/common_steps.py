@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..base.tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
 from .work import Factors
 
@@ -27,7 +25,7 @@ def apply_weight_decay(h: Factors, f: Factors, p: Tensors, g: Tensors) -> Tensor
     return neg(g) if h["maximize"] else g
 
 
-def moment_factors(h: dict[str, Any]) -> Factors:
+def moment_factors(h: Factors) -> Factors:
     """The factors that `update_moments` needs."""
     beta1, beta2 = h["betas"]
     return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}

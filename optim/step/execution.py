@@ -130,11 +130,10 @@ def _count_step(work: Work) -> None:
         torch._foreach_add_(work.scalars[STEP], 1)
 
 
-def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
-    """Update parameters and all of their states.
+def _update(work: Work, s: Factors, in_blocks: bool) -> Factors:
+    """Update parameters and all of their states. Returns the scalar states that changed, by name.
 
-    `s`: the scalar states that the factors need, this step counted. Returns the states for which the factors have new
-    values.
+    `s`: the scalar states that the factors need, this step counted.
     """
 
     def round_as_state(x: Any) -> Any:
@@ -144,11 +143,10 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
         # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
-    new_values = dict(s)  # `factors` writes new values into it
-    factors = work.algorithm.factors(work.hyper, new_values, round_as_state)
-    changed: dict[str, Any] = {}
-    for name, value in new_values.items():  # tensors are not compared, since a comparison would read them
-        if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
+    factors, new_scalars = work.algorithm.factors_and_scalars(work.hyper, s, round_as_state)
+    changed: Factors = {}
+    for name, value in new_scalars.items():
+        if isinstance(value, Tensor) or value != s[name]:  # tensors are not compared: a comparison would read them
             _fill(work.scalars[name], value)
             changed[name] = value
     h, f = _convert_for_lists(work.hyper, factors, work.columns["p"][0])
@@ -268,7 +266,7 @@ def start_step(work: Work, read_on_host: bool) -> StartedStep:
     """
     hyper = _hyperparameters(work, read_on_host)
     _count_step(work)
-    h, f = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
+    h, f = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
     step = _make_step(work, in_blocks=False)
     piece = step.read(_whole_piece(work))
     return StartedStep(h, f, piece.columns, piece.write_back)

@@ -9,7 +9,6 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -124,24 +123,36 @@ class RuleOptimizer(Optimizer):
         """
         raise NotImplementedError
 
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        """The initial state of a parameter: zeros."""
+    def advances_count(self, group: Mapping[str, Any]) -> bool:
+        """Whether a step advances a count that exists although neither the rule nor an option needs it."""
+        return True
+
+    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        """The initial state of a parameter, without the precision options: zeros. The optimizer does not change."""
         state: State = {name: scalar_state(p, first) for name, first in self.scalar_states(group).items()}
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
+    def factors(h: Factors, s: Factors) -> Factors:
         """The factors that `update` needs in addition to the hyperparameters.
 
         They are Python numbers, or tensors with one element for each parameter. A factor with the name of a
-        hyperparameter replaces it.
-
-        `s` has the scalar states named in `reads`: `step` with this step counted, the others from the previous step.
-        Write a new value of a state into `s`, from where it is copied into the state. `round_as_state` rounds a number
-        to the dtype of the state.
+        hyperparameter replaces it. `s` has the scalar states named in `reads`: `step` with this step counted, the
+        others from the previous step.
         """
         raise NotImplementedError
+
+    @classmethod
+    def factors_and_scalars(
+        cls, h: Factors, s: Factors, round_as_state: Callable[[Any], Any]
+    ) -> tuple[Factors, Factors]:
+        """The factors, and the new values of scalar states, by name. The count of steps is not among them.
+
+        A rule defines this in place of `factors` if it has scalar states of its own. `round_as_state` rounds a number
+        to the dtype of the state.
+        """
+        return cls.factors(h, s), {}
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, *_: Any, **states: Any) -> None:
@@ -159,24 +170,35 @@ class RuleOptimizer(Optimizer):
     # The state
 
     def preinitialize(self) -> None:
-        for group in self.param_groups:
+        self.state.update(self._initial_states(self.param_groups))
+
+    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+        if type(self).preinitialize is not RuleOptimizer.preinitialize:  # a user's class has states of its own
+            return super().fresh_state(groups)
+        return self._initial_states(groups)
+
+    def _initial_states(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+        """The initial states of all parameters of some groups."""
+        states: dict[Tensor, State] = {}
+        for group in groups:
             for p in group["params"]:
-                self.state[p] = state = self._initial_state(p, group)
+                states[p] = self._initial_state_with_options(p, group)
                 for name, first in self.algorithm_of(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
-                        self._known_counts.note([state[name]], first)
+                        self._known_counts.note([states[p][name]], first)
+        return states
 
-    def _initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def _initial_state_with_options(self, p: Tensor, group: Mapping[str, Any]) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
         check_group(RULES, group, f"{type(self).__name__}.")
         algorithm = self.algorithm_of(group)
-        state: State = algorithm.parameter_state(p, group)
+        state: State = algorithm.initial_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
         # All groups share the same options, which may name states that only other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         check_precision(group, p, names, set(chain(*others)), type(self).__name__)
         if is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
-            wide_state = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+            wide_state = algorithm.initial_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
                 state[name] = wide_state[name].to(requested_dtype(group, name) or unasked)
@@ -221,15 +243,11 @@ class RuleOptimizer(Optimizer):
             return loss
         self._keeper.follow(self)
         active = [p for p in self._all_parameters() if p.grad is not None]
-        compiled = self._find_compiled_step(active)
-        if compiled is not None:
-            self.hold_tensors()  # if the user has replaced a tensor by a number
-        remaining = self.step_shared(self.gather())  # without the work that ranks have shared
-        if compiled is not None and remaining:
-            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # too many shapes or settings: the step is eager
-                compiled(remaining)
-                remaining = []
-        eager_step(remaining, self._known_counts)
+        self._prepare_compiled_step(active)
+        # Each stage returns the work that it leaves to the next stage.
+        works = self.step_shared(self.gather())
+        works = self._step_compiled(works)
+        eager_step(works, self._known_counts)
         # Torch's kernels do not change the versions of some tensors. Autograd needs them to notice that a tensor that
         # it kept for a backward pass has changed.
         torch.autograd.graph.increment_version(active)
@@ -258,22 +276,15 @@ class RuleOptimizer(Optimizer):
         hyper = {name: group[name] for name in algorithm.hyper}
         states = [self.state[p] for p in params]
         names = algorithm.tensor_states(group, params[0])
-        scalars = self._columns(group, states, self._active_scalars(algorithm, group, states, names))
+        scalar_names = self._scalar_names(algorithm, group)
+        if STEP not in scalar_names and algorithm.advances_count(group) and all(STEP in state for state in states):
+            scalar_names = (*scalar_names, STEP)
+        scalars = self._columns(group, states, scalar_names)
         grads: list[Any] = [p.grad for p in params]
         columns: Columns = {"p": params, "g": grads}
         columns.update(self._columns(group, states, active_states(names, group, params[0])))
         widening = make_widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
         return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=widening)
-
-    def _active_scalars(
-        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
-    ) -> Sequence[str]:
-        """The names of the scalar states that a step of these parameters changes."""
-        names = self._scalar_names(algorithm, group)
-        # SGD needs the count only for its dampening. While the dampening is 0, the count advances with the buffer, so
-        # that it is right when the dampening returns. Without momentum (a None), neither changes.
-        is_counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
-        return (*names, STEP) if is_counted else names
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
         """The states of these names. Each is a list with one tensor for each parameter."""
@@ -352,19 +363,30 @@ class RuleOptimizer(Optimizer):
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
 
-    def _find_compiled_step(self, active: list[Tensor]) -> Callable[..., None] | None:
-        """The compiled step of these parameters with gradients, or None. A third set of parameters ends compiling."""
+    def _prepare_compiled_step(self, active: list[Tensor]) -> None:
+        """Prepare a compiled step of these parameters with gradients. A third set of parameters ends compiling."""
         if self._compiled_step is None or not active:
-            return None
+            return
         self._parameter_sets.add(tuple(map(id, active)))
-        if len(self._parameter_sets) > MOST_GRAPHS:
+        if len(self._parameter_sets) <= MOST_GRAPHS:
+            self.hold_tensors()  # if the user has replaced a tensor by a number
+        else:
             self._compiled_step = None
             warnings.warn(
                 f"{type(self).__name__}: this is the third set of parameters with gradients, so later steps are not "
                 "compiled. Compile only if the same parameters have gradients in every step.",
                 stacklevel=4,
             )
-        return self._compiled_step
+
+    def _step_compiled(self, works: list[Work]) -> list[Work]:
+        """Do the work in the compiled step, if there is one. Returns the remaining work."""
+        if self._compiled_step is None or not works:
+            return works
+        try:
+            self._compiled_step(works)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:  # too many shapes or settings: the step is eager
+            return works
+        return []
 
     def _accelerator_graph_capture_health_check(self) -> None:
         """torch calls this before it captures a step as a CUDA graph. Every optimizer here supports that."""

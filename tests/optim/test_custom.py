@@ -115,6 +115,33 @@ def test_a_custom_optimizer_saves_copies_and_pickles(tmp_path):
         optimizer.load_state_dict(CustomOptimizer(parameters("Adam")).state_dict())
 
 
+class WithAverage(optim.AdamW):
+    """An optimizer of ours with one more state, which starts with the weights."""
+
+    def preinitialize(self):
+        super().preinitialize()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["average"] = p.detach().clone()
+
+
+def test_one_more_state_in_an_optimizer_of_ours():
+    """It exists from construction, in a group that is added later, and again after a reset, as AdamW's own states."""
+    params, new = [Parameter(torch.ones(2)), Parameter(torch.ones(3))], Parameter(torch.full((4,), 2.0))
+    optimizer = WithAverage(params)
+    optimizer.add_param_group({"params": [new]})
+    keys = {"step", "exp_avg", "exp_avg_sq", "average"}
+    assert all(set(optimizer.state[p]) == keys for p in [*params, new])
+    assert torch.equal(optimizer.state[new]["average"], new)
+    for p in (*params, new):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer.state[new]["average"].zero_()
+    optimizer.reset_state([new])
+    assert torch.equal(optimizer.state[new]["average"], new) and optimizer.state[new]["step"] == 0
+    assert all(set(optimizer.state[p]) == keys and optimizer.state[p]["step"] == 1 for p in params)
+
+
 class Early(CustomOptimizer):
     """Makes state in its constructor, where nothing would make it anew for a parameter that comes later."""
 
