@@ -163,6 +163,15 @@ def test_a_scheduler_of_tensors():
     assert launches(optimizer) <= 40
 
 
+def test_a_clock_and_tensors():
+    """The number that the host computes is filled in: a copy would wait for the GPU."""
+    optimizer, clock = built("AdamW", parameters(3)), Clock("10ba")
+    scheduler = bind(CosineAnnealingScheduler(), optimizer, clock)
+    optimizer.hold_tensors()
+    clock.tick()
+    assert recorded(scheduler.step).launches == 1
+
+
 @pytest.mark.parametrize("captured", [False, True])
 @EACH
 def test_master_weights(name, captured, monkeypatch):

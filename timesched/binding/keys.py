@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timesched.ops import host_scalar
 from timesched.time.units import exact_number
 
 
@@ -79,11 +80,13 @@ class Key:
 def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
-    if not isinstance(value, Tensor):
-        # Made on the host and moved: on a lazy device (XLA) a number may be a constant, and each needs a new graph.
-        value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
-    # A graph drops a write into a 0-dim float64 tensor on the CPU, but not a write through a view.
-    old.view(1).copy_(value.detach().view(1))
+    view = old.view(1)  # a graph drops a write into a 0-dim float64 tensor on the CPU, but not a write through a view
+    if isinstance(value, Tensor):
+        view.copy_(value.detach().view(1))
+    elif old.device.type == "xla":
+        view.copy_(host_scalar(value, old.dtype).view(1).to(old.device))
+    else:
+        view.fill_(value)  # a copy from the host would wait for the GPU
 
 
 def is_finite_number(value: Any) -> bool:
