@@ -1,45 +1,33 @@
-"""Step 3, build: make the optimizer and the schedulers from their specifications, and check how they fit together."""
+"""Step 3, objects: make the optimizer and the schedulers of the specifications, and check how they fit together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, bind
 from timesched.binding.groups import has_learning_rate_factor
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
-from timesched.hints import arguments_of
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
 from .. import lr_scheduler
 from ..groups import configure_param_groups
-from ..groups.parameters import find_parameters
-from ..groups.rules import FACTOR, comparable_value, read_factors
-from ..scheduler import Scheduler
+from ..groups.decay import decaying_groups, norm_and_bias_names, scheduled_groups
+from ..groups.parameters import NamedParameter, find_parameters
+from ..groups.rules import FACTOR, comparable_value, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
-from .factors import read_factor_claims
-from .names import optimizers
+from .names import optimizers, read_constructor
 from .problems import Problems, prefix_errors
-from .read import read
-from .resolve import (
-    TAGS,
-    OptimizerSpec,
-    Spec,
-    has_time,
-    read_arguments,
-    resolve_learning_rate,
-    resolve_optimizer,
-    resolve_scheduler,
-)
-from .sections import CLOCK_KEYS, check_keys, read_sections
+from .read import CLOCK_KEYS, read, read_sections
+from .resolve import TAGS, OptimizerSpec, Spec, has_time, resolve_entries, resolve_learning_rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +98,9 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
     >>> type(optimizer).__name__, optimizer.param_groups[0]["momentum"]
     ('SGD', 0.5)
     """
-    cls: Any = optimizers().find(optimizer_type, "optimizer_type")
-    optimizer: Optimizer = cls(params, **read_arguments(cls, kwargs, "configure_optimizer"))
+    constructor = read_constructor(optimizers().find(optimizer_type, "optimizer_type"))
+    arguments = constructor.read_arguments(kwargs, "configure_optimizer")
+    optimizer: Optimizer = constructor.cls(params, **arguments)
     return optimizer
 
 
@@ -254,7 +243,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     grouped: Any = None if spec is None else problems.attempt(make_optimizer, spec, model)
     if problems:
         check_schedules(specs, problems)
-    problems.raise_all()
+        problems.raise_all()
     schedulers = make_schedulers(specs, grouped, clock, problems)
     problems.raise_all()
     check_learning_rates(spec, grouped, schedulers, problems)
@@ -265,66 +254,98 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
 def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
     """Text that says whether norms and biases have weight decay; empty if no group has any."""
-    if not isinstance(spec, Spec):
-        return ""
     groups = grouped.optimizer.param_groups
-    targets = {path: scheduler.indices for path, scheduler in schedulers.items() if _is_weight_decay(scheduler)}
-    decaying = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay"))}.union(
-        *targets.values()
-    )
+    decaying = decaying_groups(groups, schedulers.values()) if isinstance(spec, Spec) else set()
     if not decaying:
         return ""
     no_decay = spec.options["no_decay"]
     key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
-    if decaying.isdisjoint(grouped.norm_and_bias_groups):
+    norm_groups = norm_and_bias_names(grouped.parameters, groups)
+    if decaying.isdisjoint(norm_groups):
         return f"{key} (norms and biases have no weight decay)"
     if no_decay is False:
         return f"{key} (norms and biases have weight decay, too)"
-    causes = [path for path, indices in targets.items() if not grouped.norm_and_bias_groups.isdisjoint(indices)]
+    scheduled = {path: scheduled_groups(scheduler) & norm_groups.keys() for path, scheduler in schedulers.items()}
+    causes = [path for path, indices in scheduled.items() if indices and not schedulers[path].relative]
     verb = "give" if len(causes) > 1 else "gives"
     return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
 
 
-def resolve_entries(
-    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
-) -> tuple[Any, Any, dict[str, Any]]:
-    """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
+@dataclass
+class Trial:
+    """The objects that could be made from a config, and the errors of the rest.
 
-    `entries`: the entries of the schedulers, by their paths. Where one of them fails, its error is among the problems,
-    and None takes its place.
+    `schedulers`: one for each entry by its place, None where the scheduler could not be made. `optimizer`: None if it
+    could not be made for the model.
     """
-    problems.attempt(check_keys, sections)
-    later = Problems()  # the schedulers are resolved before the optimizer, and their errors come after its errors
-    clock = later.attempt(make_clock, sections, clock)
-    specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
-    classes = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
-    is_partial = len(entries) < len(sections["schedulers"])  # the other entries may set the learning rate
-    is_lr_scheduled = is_partial or any(issubclass(cls, lr_scheduler.LRScheduler) for cls in classes)
-    optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
-    problems.errors += later.errors
-    return optimizer, clock, specs
+
+    optimizer: Any = None
+    clock: Any = None
+    schedulers: dict[str, Any] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
 
 
-def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
-    """The clock that is passed, or a clock made from the config, or None."""
-    arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
-    if arguments and clock is not None:
-        keys = ", ".join(map(repr, arguments))
-        raise ValueError(f"config: a clock is passed, and the config has {keys}. Leave out one of them.")
-    with prefix_errors("config"):
-        if isinstance(arguments.get("samples_per_batch"), dict):
-            arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
-        return Clock(**{"max_duration": None, **arguments}) if arguments else clock
+def make_trial(
+    config: Mapping[str, Any],
+    model: Any = None,
+    run: Mapping[str, Any] = MappingProxyType({}),
+    place: str = "schedulers[{}]",
+    only: int | None = None,
+) -> Trial:
+    """Make the optimizer, the clock and the schedulers of a config.
+
+    Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
+    `run`: keys of the run that replace the keys of the config. `place`: how messages name an entry, by its number.
+    `only`: the number of the one entry that is made. Raises `TypeError` if a config is not a mapping. Raises
+    `ValueError` if the config has no entry of that number, or if a `run` has no length.
+    """
+    sections = read_sections(config) | dict(run)
+    sections.pop("process_group", None)  # there is one rank
+    if run and sections.get("max_duration") is None:
+        raise ValueError("max_duration: the options of a run need its length. Pass it, such as --max-duration 90ep.")
+    entries = {place.format(i): entry for i, entry in enumerate(sections["schedulers"]) if only in (None, i)}
+    if only is not None and not entries:
+        raise ValueError(f"schedulers[{only}]: there is no such entry. The first entry is 0.")
+    trial = Trial()
+    spec, trial.clock, specs = resolve_entries(sections, entries, None, trial.problems)
+    grouped = None
+    if spec is not None and model is None:
+        tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_find_tags, specs.values()))))]
+        groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
+        grouped = trial.problems.attempt(lambda: GroupedOptimizer(spec.constructor.cls(groups, **spec.arguments)))
+    elif spec is not None:
+        grouped = trial.problems.attempt(make_optimizer, spec, model)
+    clock_failed = trial.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
+    if grouped is None or clock_failed:
+        check_schedules(specs, trial.problems)
+        trial.schedulers = dict.fromkeys(specs)
+    else:
+        trial.schedulers = make_schedulers(specs, grouped, trial.clock, trial.problems)
+        if only is None and not trial.problems:
+            check_learning_rates(spec, grouped, trial.schedulers, trial.problems)
+    trial.optimizer = getattr(grouped, "optimizer", None)
+    return trial
+
+
+def _find_tags(value: Any) -> set[str]:
+    """Return all tags that a scheduler and its children name."""
+    if isinstance(value, list):
+        return set().union(*map(_find_tags, value))
+    if not isinstance(value, Spec):
+        return set()
+    tags = value.options.get("tags", value.arguments.get(TAGS))
+    own = {tag for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
+    return own.union(*map(_find_tags, value.arguments.values()))
 
 
 @dataclass(frozen=True)
 class GroupedOptimizer:
-    """An optimizer, and sets of its parameter groups that the config treats differently, by their indices."""
+    """An optimizer, and what its config says of its parameter groups, by their indices."""
 
     optimizer: Any
     no_decay_groups: Set[int] = frozenset()  # the config's `no_decay` leaves them without weight decay
-    norm_and_bias_groups: Set[int] = frozenset()  # with some norms or biases; all groups if only names are known
     unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
+    parameters: Sequence[NamedParameter] = ()
 
 
 def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
@@ -334,20 +355,18 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
     with prefix_errors(spec.path):
-        options = dict(spec.options)
-        rules = [*options.pop("rules"), *read_factor_claims(model, options.pop(FACTOR, None))]
+        parameters, options = find_parameters(model), dict(spec.options)
+        rules = [*options.pop("rules"), *read_factor_claims(model, parameters, options.pop(FACTOR, None))]
         groups = configure_param_groups(model, rules, **options)
         settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
-        optimizer = spec.cls(groups, **spec.arguments)
-    indices = range(len(settings))
-    no_decay_groups, norm_and_bias_groups = set(), set(indices)
-    if spec.has_no_decay and options["no_decay"] is not False:
-        no_decay_groups = {i for i in indices if comparable_value(settings[i].get("weight_decay")) == 0}
-    if isinstance(model, nn.Module):
-        tensors = {parameter.tensor for parameter in find_parameters(model) if not parameter.decays}
-        norm_and_bias_groups = {i for i in indices if not tensors.isdisjoint(optimizer.param_groups[i]["params"])}
-    unset_lr_groups = {i for i in indices if spec.lacks_lr and "lr" not in settings[i]}
-    return GroupedOptimizer(optimizer, no_decay_groups, norm_and_bias_groups, unset_lr_groups)
+        optimizer = spec.constructor.cls(groups, **spec.arguments)
+    no_decay_groups, unset_lr_groups = set[int](), set[int]()
+    for i, values in enumerate(settings):
+        if spec.has_no_decay and options["no_decay"] is not False and comparable_value(values.get("weight_decay")) == 0:
+            no_decay_groups.add(i)
+        if spec.lacks_lr and "lr" not in values:
+            unset_lr_groups.add(i)
+    return GroupedOptimizer(optimizer, no_decay_groups, unset_lr_groups, parameters)
 
 
 def make_schedulers(
@@ -375,8 +394,8 @@ def check_learning_rates(
     if unset:
         message = f"no scheduler sets the learning rate of parameter group {min(unset)}. Give the optimizer an 'lr'."
         problems.errors.append(ValueError(f"{spec.path}: {message}"))
-    has_factors = isinstance(spec, Spec) and any(map(has_learning_rate_factor, grouped.optimizer.param_groups))
-    if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
+    has_no_use = isinstance(spec, Spec) and not any(map(_is_scaled_by_factors, schedulers.values()))
+    if has_no_use and any(map(has_learning_rate_factor, grouped.optimizer.param_groups)):
         message = (
             f"{spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate scheduler of "
             f"timesched or optim, or write an 'lr' for these parameters under 'params'."
@@ -393,7 +412,7 @@ def _is_scaled_by_factors(scheduler: Any) -> bool:
 def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
     """Check the values of schedules by making them, which needs no optimizer."""
     for spec in specs.values():
-        if isinstance(spec, Spec) and issubclass(spec.cls, Schedule):
+        if isinstance(spec, Spec) and spec.constructor.is_schedule:
             problems.attempt(_make_from_spec, spec, None, None)
 
 
@@ -408,8 +427,9 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
         with prefix_errors(entry.path):
             if isinstance(scheduler, Schedule):
                 return bind(scheduler, optimizer, clock, **entry.options)
-            is_scaled = any(has_learning_rate_factor(optimizer.param_groups[i]) for i in scheduler.indices)
-            if isinstance(scheduler, lr_scheduler.LRScheduler) and is_scaled and not scheduler.scales:
+            is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
+            groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
+            if any(map(has_learning_rate_factor, groups)):
                 return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
             return scheduler
     scheduler = _make_from_object(entry, optimizer, "scheduler", path)
@@ -439,26 +459,25 @@ def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tag
         return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec
     tags = spec.arguments.get(TAGS, tags)
     arguments = {name: _make_from_spec(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
+    constructor = spec.constructor
     with prefix_errors(spec.path):
-        if issubclass(spec.cls, Schedule):
-            return spec.cls(**arguments)
-        parameters = arguments_of(spec.cls)
-        common = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
-        common = {name: value for name, value in common.items() if value is not None and name in parameters}
-        return spec.cls(**common | arguments)
-
-
-def _is_weight_decay(scheduler: Any) -> bool:
-    """Whether a scheduler writes values of weight decay, and not multiples, which would keep 0 at 0."""
-    return isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
+        if not constructor.is_schedule and tags is not None and TAGS in constructor.parameters:
+            arguments[TAGS] = tags
+        if constructor.has_clock and clock is not None:
+            arguments["clock"] = clock
+        if constructor.first is not None:
+            arguments[constructor.first] = optimizer
+        return constructor.cls(**arguments)
 
 
 def _check_written(scheduler: Any, no_decay_groups: Set[int], path: str) -> None:
     """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
     with prefix_errors(path):
         if isinstance(scheduler, Bound):
-            scheduler.refresh()
-        indices = no_decay_groups & set(scheduler.indices) if _is_weight_decay(scheduler) else set()
+            scheduler.catch_up()
+            if isinstance(scheduler.clock, Clock):
+                scheduler.clock.stop_waiting()
+        indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
         if indices:
             raise ValueError(
                 f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. "

@@ -1,27 +1,27 @@
-"""Step 2, resolve: find the classes that a config names, and check their arguments before the model is used."""
+"""Step 2, names: find the classes that a config names, and check their arguments before the model is used."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
-from timesched.hints import argument_hint, arguments_of
+from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
+from .. import lr_scheduler
 from ..algorithms.adam import Adam
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, comparable_value, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
+from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Constructor, Family, optimizers, read_constructor
 from .problems import Problems, prefix_errors
-from .read import read_numbers
-from .sections import OldLearningRate
+from .read import CLOCK_KEYS, OldLearningRate, check_keys, read_numbers
 
 # Keys of an optimizer's entry that are arguments of configure_param_groups.
 GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
@@ -36,7 +36,7 @@ class Spec:
     """The specification of an object: a class and its arguments. Specs among the arguments are its children."""
 
     path: str
-    cls: type
+    constructor: Constructor
     arguments: dict[str, Any]
     total_iters: Any = None  # the value in the entry, even if the class has no such argument
     options: Mapping[str, Any] = field(default_factory=dict)  # arguments of bind(), or of configure_param_groups()
@@ -50,7 +50,42 @@ class OptimizerSpec(Spec):
     lacks_lr: bool = False  # neither the entry nor the class has a learning rate: the schedulers must set it
 
 
-# Entries and their arguments
+# The whole config
+
+
+def resolve_entries(
+    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
+
+    `entries`: the entries of the schedulers, by their paths. Where one of them fails, its error is among the problems,
+    and None takes its place.
+    """
+    problems.attempt(check_keys, sections)
+    later = Problems()  # the schedulers are resolved before the optimizer, and their errors come after its errors
+    clock = later.attempt(make_clock, sections, clock)
+    specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
+    is_lr_scheduled = len(entries) < len(sections["schedulers"])  # the entries left out may set the learning rate
+    for spec in specs.values():
+        is_lr_scheduled |= isinstance(spec, Spec) and issubclass(spec.constructor.cls, lr_scheduler.LRScheduler)
+    optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
+    problems.errors += later.errors
+    return optimizer, clock, specs
+
+
+def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
+    """The clock that is passed, or a clock made from the config, or None."""
+    arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
+    if arguments and clock is not None:
+        keys = ", ".join(map(repr, arguments))
+        raise ValueError(f"config: a clock is passed, and the config has {keys}. Leave out one of them.")
+    with prefix_errors("config"):
+        if isinstance(arguments.get("samples_per_batch"), dict):
+            arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
+        return Clock(**{"max_duration": None, **arguments}) if arguments else clock
+
+
+# One entry
 
 
 def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
@@ -61,55 +96,6 @@ def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     if arguments is not None and not isinstance(arguments, Mapping):
         raise TypeError(f"{path}.{name}={arguments!r:.80}: this is not a mapping. Write arguments, as in {{lr: 0.1}}.")
     return name, dict(arguments or {}), f"{path}.{name}"
-
-
-def read_arguments(
-    cls: type, arguments: dict[str, Any], path: str, other_keys: Sequence[str] = (), require_all: bool = True
-) -> dict[str, Any]:
-    """Read the arguments for a constructor: a list becomes a tuple if the default is a tuple.
-
-    Raises `ValueError` for arguments that the constructor does not name, with a line for each. The error lists the
-    arguments that it has, and `other_keys`, which are the keys of an optimizer's groups. With `require_all`, a missing
-    argument is an error, too.
-    """
-    parameters = _config_arguments(cls)
-    known = [*parameters, *other_keys]
-    unknown = [name for name in arguments if name not in parameters]
-    if unknown:
-        errors = [f"{path}: {cls.__name__} has no argument {name!r}{argument_hint(name, known)}" for name in unknown]
-        raise ValueError("\n".join(errors))
-    missing = " and ".join(map(repr, _missing_arguments(cls, arguments)))
-    if missing and require_all:
-        raise ValueError(f"{path}: {cls.__name__} needs {missing}. An argument without a default must have a value.")
-    tuple_names = {name for name, parameter in parameters.items() if isinstance(parameter.default, tuple)}
-    return {
-        name: tuple(value) if name in tuple_names and isinstance(value, list) else value
-        for name, value in arguments.items()
-    }
-
-
-def _missing_arguments(cls: type, arguments: Mapping[str, Any]) -> list[str]:
-    """The names of the arguments without a default that are missing."""
-    return [
-        name
-        for name, parameter in _config_arguments(cls).items()
-        if parameter.default is parameter.empty and name not in arguments
-    ]
-
-
-def _config_arguments(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments of a constructor that a config may set: all except the optimizer, its parameters and the clock."""
-    parameters = {}
-    for name, parameter in arguments_of(cls).items():
-        if name != "clock" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            parameters[name] = parameter
-    first = next(iter(parameters), "")  # the parameters or the optimizer, except for schedules and a ChainedLR
-    if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
-        parameters.pop(first, None)
-    return parameters
-
-
-# The specifications of entries
 
 
 def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
@@ -123,40 +109,34 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     if _is_object_or_function(entry):
         return entry
     name, arguments, path = _read_entry(read_numbers(entry), "optimizer")
-    cls = optimizers().find(name, "optimizer")
+    constructor = read_constructor(optimizers().find(name, "optimizer"))
+    cls = constructor.cls
     problems = Problems()
     rules = arguments.pop("params", None) or []
     rules = [rules] if isinstance(rules, Mapping) else problems.attempt(require_rules, rules, f"{path}.params") or []
-    claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
+    claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", constructor) for i, rule in enumerate(rules)]
     options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
     if issubclass(cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
-    problems.attempt(_read_learning_rate, cls, arguments, path)
-    problems.attempt(_read_correct_bias, cls, arguments, path)
-    missing = [name for name in _missing_arguments(cls, arguments) if name in LEARNING_RATE]
-    if is_lr_scheduled:
-        arguments |= dict.fromkeys(missing, UNKNOWN_LR)
-    arguments = problems.attempt(read_arguments, cls, arguments, path, ("params", *GROUPING_KEYS))
-    problems.raise_all()
-    has_no_decay = "no_decay" in options
-    if not has_no_decay:  # without weight decay, a split would only make more groups
-        options["no_decay"] = "decay_tag" in options or _has_weight_decay(cls, arguments)
-    options["rules"] = claims
-    return OptimizerSpec(path, cls, arguments, options=options, has_no_decay=has_no_decay, lacks_lr=bool(missing))
-
-
-def _read_learning_rate(cls: type, arguments: dict[str, Any], path: str) -> None:
-    """Rename the learning rate to the name that the class has for it. A config may use either name."""
-    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
-        if name in _config_arguments(cls) and alias not in _config_arguments(cls):
-            _rename(arguments, alias, name, path)
-
-
-def _read_correct_bias(cls: type, arguments: dict[str, Any], path: str) -> None:
-    """Remove `correct_bias: true`, which Adam has no argument for. Raises `ValueError` for any other value."""
+    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
+        if name in constructor.parameters and alias not in constructor.parameters:
+            problems.attempt(_rename, arguments, alias, name, path)
     value = arguments.pop("correct_bias", True) if cls is Adam else True
     if value is not True:
-        raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead.")
+        message = f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead."
+        problems.errors.append(ValueError(message))
+    missing = [name for name in constructor.missing_arguments(arguments) if name in LEARNING_RATE]
+    if is_lr_scheduled:
+        arguments |= dict.fromkeys(missing, UNKNOWN_LR)
+    arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
+    problems.raise_all()
+    has_no_decay = "no_decay" in options
+    # without weight decay, a split would only make more groups
+    default = "decay_tag" in options or _has_weight_decay(constructor, arguments)
+    options = {"no_decay": default, "rules": claims, **options}
+    return OptimizerSpec(
+        path, constructor, arguments, options=options, has_no_decay=has_no_decay, lacks_lr=bool(missing)
+    )
 
 
 def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None:
@@ -167,25 +147,27 @@ def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None
         arguments[name] = arguments.pop(alias)
 
 
-def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
+def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, Any]) -> bool:
     """Whether the arguments, or else the defaults of the class, have weight decay. For Muon, its algorithms count."""
-    if issubclass(cls, Muon):
-        for name, algorithm in ALGORITHMS.items():
-            if isinstance(arguments.get(name), Mapping) and _has_weight_decay(algorithm, arguments[name]):
-                return True
-    default = _config_arguments(cls).get("weight_decay")
+    for name, algorithm in ALGORITHMS.items() if issubclass(constructor.cls, Muon) else ():
+        own_arguments = arguments.get(name)
+        if isinstance(own_arguments, Mapping) and _has_weight_decay(read_constructor(algorithm), own_arguments):
+            return True
+    default = constructor.parameters.get("weight_decay")
     return bool(comparable_value(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
-def _claim(rule: Any, path: str, cls: type) -> Claim:
+def _claim(rule: Any, path: str, constructor: Constructor) -> Claim:
     """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
     rule = read_numbers(rule)
     if isinstance(rule, dict):
         _rename(rule, "tag", "tags", path)
     claim = read_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
-    algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
-    read_arguments(algorithm, settings, claim.source, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
+    if issubclass(constructor.cls, Muon):
+        algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"))
+        constructor = constructor if algorithm is None else read_constructor(algorithm)
+    constructor.read_arguments(settings, claim.source, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
     return claim
 
 
@@ -211,35 +193,31 @@ def _resolve_named(
     `in_sequence`: it is in a sequence without milestones. There, `total_iters` is its length, even if the class has no
     such argument.
     """
-    cls = family.find(name, path)
-    parameters, total_iters = arguments_of(cls), arguments.get("total_iters")
-    is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not a child
+    constructor = read_constructor(family.find(name, path))
+    parameters, total_iters = constructor.parameters, arguments.get("total_iters")
+    is_bound = constructor.is_schedule and family is SCHEDULER  # and not a child
     if "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if in_sequence and "total_iters" not in parameters:
         arguments.pop("total_iters", None)
-    arguments |= _resolve_children(cls, arguments, path, clock, in_sequence)
-    return Spec(path, cls, read_arguments(cls, arguments, path), total_iters, options)
+    arguments |= _resolve_children(constructor, arguments, path, clock, in_sequence)
+    return Spec(path, constructor, constructor.read_arguments(arguments, path), total_iters, options)
 
 
 def _resolve_children(
-    cls: type, arguments: Mapping[str, Any], path: str, clock: Any, in_sequence: bool
+    constructor: Constructor, arguments: Mapping[str, Any], path: str, clock: Any, in_sequence: bool
 ) -> dict[str, Any]:
     """The specifications of a scheduler's children, by the names of its arguments.
 
     A sequence without milestones gets the milestones that follow from the lengths of its children.
     """
-    is_schedule, updates = issubclass(cls, Schedule), dict[str, Any]()
+    is_schedule, updates = constructor.is_schedule, dict[str, Any]()
     family = SCHEDULE if is_schedule else CLOSED_FORM
     single_key, list_key = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     if single_key in arguments:
-        updates[single_key] = _resolve_named(
-            *_read_entry(arguments[single_key], f"{path}.{single_key}"),
-            family=family,
-            clock=clock,
-            in_sequence=in_sequence,
-        )
+        entry = _read_entry(arguments[single_key], f"{path}.{single_key}")
+        updates[single_key] = _resolve_named(*entry, family=family, clock=clock, in_sequence=in_sequence)
     if list_key in arguments:
         entries = arguments[list_key]
         if not isinstance(entries, list):
@@ -247,7 +225,7 @@ def _resolve_children(
                 f"{path}.{list_key}={entries!r:.80}: this is no list. Write each {family.kind} after a dash."
             )
         named_entries = [_read_entry(entry, f"{path}.{list_key}[{i}]") for i, entry in enumerate(entries)]
-        no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in arguments
+        no_milestones = not is_schedule and "milestones" in constructor.parameters and "milestones" not in arguments
         updates[list_key] = [
             _resolve_named(*entry, family=family, clock=clock, in_sequence=no_milestones) for entry in named_entries
         ]
@@ -259,11 +237,10 @@ def _resolve_children(
 def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
-        return Spec(path, LR.public_classes["ConstantLR"], {"learning_rate": learning_rate})
+        return Spec(path, read_constructor(lr_scheduler.ConstantLR), {"learning_rate": learning_rate})
     is_list = isinstance(learning_rate, (list, tuple))
-    entries = [
-        dict(entry) if isinstance(entry, Mapping) else {} for entry in (learning_rate if is_list else [learning_rate])
-    ]
+    values = learning_rate if is_list else [learning_rate]
+    entries = [dict(value) if isinstance(value, Mapping) else {} for value in values]
     if not all("scheduler" in entry for entry in entries):
         raise TypeError(
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
@@ -272,18 +249,15 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
         (entry,) = entries
         return _resolve_named(entry.pop("scheduler"), entry, path, family=LR, clock=None)
     main_schedulers = [LR.find(entry.pop("main_scheduler"), path) for entry in entries if "main_scheduler" in entry]
-    is_chained = LR.public_classes["ChainedLR"] in main_schedulers
+    is_chained = lr_scheduler.ChainedLR in main_schedulers
     children = []
     for i, entry in enumerate(entries):
         name = entry.pop("scheduler")
         children.append(_resolve_named(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not is_chained))
     if is_chained:
-        return Spec(path, LR.public_classes["ChainedLR"], {"schedulers": children})
-    return Spec(
-        path,
-        LR.public_classes["SequentialLR"],
-        {"schedulers": children, "milestones": _default_milestones(children, None)},
-    )
+        return Spec(path, read_constructor(lr_scheduler.ChainedLR), {"schedulers": children})
+    arguments = {"schedulers": children, "milestones": _default_milestones(children, None)}
+    return Spec(path, read_constructor(lr_scheduler.SequentialLR), arguments)
 
 
 def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
@@ -303,8 +277,8 @@ def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
 def has_time(value: Any) -> bool:
     """Whether a value is a time, or a specification has a time in its arguments, so that it needs a clock."""
     if isinstance(value, Spec):
-        times = (has_time(argument) for name, argument in value.arguments.items() if name != TAGS)
-        return issubclass(value.cls, Schedule) or any(times)
+        values = [argument for name, argument in value.arguments.items() if name != TAGS]
+        return value.constructor.is_schedule or has_time(values)
     if isinstance(value, (list, tuple)):
         return any(map(has_time, value))
     try:

@@ -118,9 +118,8 @@ def configure_param_groups(
         raise ValueError(
             f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
         )
-    head_claims: list[Claim] = []
-    if matrices and output_head is not None:
-        head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})
+    has_head = matrices is not None and output_head is not None
+    head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"}) if has_head else []
     decay_tags = read_tags(decay_tag, "decay_tag: ")
     parameters = find_parameters(model)
     # First the tags and settings that claims give to each parameter; then the algorithms; then the groups.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from timesched.drawing.table import align_columns
+from timesched.drawing.table import Table
 
 from ..base.hyperparameters import HYPERPARAMETERS, read_tags
 from .rules import comparable_value
@@ -38,7 +38,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
     columns = _hyperparameter_columns(rows, isinstance(groups, torch.optim.Optimizer))
-    lines = [["group", "tags", "tensors", "elements", *columns, "names"]]
+    lines: list[tuple[Any, ...]] = []
     count = size = 0
     for i, group in enumerate(rows):
         params = list(group["params"])
@@ -46,13 +46,14 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
         hyperparameters = [column[i] for column in columns.values()]
         described = _describe_names(group, params, names)
-        lines.append([str(i), tags or "-", str(len(params)), str(elements), *hyperparameters, described or "-"])
+        lines.append((i, tags or "-", len(params), elements, *hyperparameters, described or "-"))
         count, size = count + len(params), size + elements
-    lines.append(["total", "", str(count), str(size), *("" for _ in columns), ""])
-    return align_columns(lines, texts=(0, 1, len(lines[0]) - 1))
+    lines.append(("total", "", count, size, *("" for _ in columns), ""))
+    header = ("group", "tags", "tensors", "elements", *columns, "names")
+    return str(Table(header, lines, texts=("group", "tags", "names")))
 
 
-def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
+def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[Any]]:
     """The columns of hyperparameters, by name: learning rate, weight decay, and all that differ between groups."""
     columns = {}
     for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
@@ -61,7 +62,7 @@ def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: b
         if of_optimizer and key in HYPERPARAMETERS:
             different.discard("-")  # a missing hyperparameter is for a different algorithm
         if key in ("lr", "weight_decay") or len(different) > 1:
-            columns[key] = list(map(_describe_value, values))
+            columns[key] = values
     return columns
 
 
@@ -79,9 +80,3 @@ def _describe_names(group: Mapping[str, Any], params: Sequence[Any], limit: int 
         rest = f" and {len(names_for_reason) - limit} more" if len(names_for_reason) > limit else ""
         described.append((f"{reason}: " if reason else "") + ", ".join(names_for_reason[:limit]) + rest)
     return "; ".join(described)
-
-
-def _describe_value(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_describe_value, value))})"
-    return f"{value:g}" if isinstance(value, float) else str(value)

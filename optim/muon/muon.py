@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timesched.findings import FindingWarning
 from timesched.once import warn_once
 
 from ..algorithms.adam import AdamW
@@ -423,20 +424,20 @@ class NorMuon(Muon):
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
 
 
-def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
-    """Whether a group of large matrices has a learning rate that suits a different `adjust_lr_fn`."""
+def find_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> str | None:
+    """A group of large matrices with a learning rate that suits a different `adjust_lr_fn`."""
     if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
-        return False
+        return None
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
-    return bool(lr > 0.01) and max(longer_sides, default=0) >= 256
+    return LARGE_UPDATES if lr > 0.01 and max(longer_sides, default=0) >= 256 else None
 
 
 def _warn_of_large_updates(optimizer: Muon) -> None:
-    """Warn of groups with `has_large_updates`, once in a process."""
-    large = [group["lr"] for group in optimizer.param_groups if has_large_updates(group, group["lr"])]
+    """Warn of groups that `find_large_updates` finds, once in a process."""
+    large = [group["lr"] for group in optimizer.param_groups if find_large_updates(group, group["lr"])]
     if large:
         text = f"{type(optimizer).__name__}.lr={float(large[0]):g}: {LARGE_UPDATES}"
-        warn_once(Muon, "large updates", text, stacklevel=3)
+        warn_once(Muon, "large updates", text, 3, FindingWarning)
 
 
 def _make_other_optimizers(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
+from timesched.findings import FindingWarning
 from timesched.once import warn_once
 
 from ..base.hyperparameters import SWITCH, Number
@@ -99,6 +101,27 @@ def has_precision_option(group: Mapping[str, Any]) -> bool:
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
+def find_lost_updates(group: Mapping[str, Any], p: Tensor) -> str | None:
+    """A parameter in bfloat16 that loses updates."""
+    if p.dtype is not torch.bfloat16 or has_precision_option(group):
+        return None
+    return (
+        "parameters in bfloat16 lose every update below half the distance to the next bfloat16, which is 1/512 to "
+        "1/256 of the value. Pass master_weights=True (2 more bytes for each) or stochastic_rounding=True."
+    )
+
+
+def find_rounded_steps(group: Mapping[str, Any], i: int, learning_rate: float) -> str | None:
+    """Steps of the highest learning rate of group `i` that are rounded away from bfloat16 weights of 1 and below."""
+    size = 2.0 ** (math.frexp(learning_rate)[1] + 8)  # above this size, half the distance to the next number is more
+    if size > 1 or not any(find_lost_updates(group, p) for p in group["params"]):
+        return None
+    return (
+        f"a step of the highest learning rate, {learning_rate:.4g}, is rounded away from bfloat16 weights of "
+        f"{size:.4g} and more, as in group {i}. Pass master_weights: true, or stochastic_rounding: true."
+    )
+
+
 def check_precision(
     group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], class_name: str
 ) -> None:
@@ -109,15 +132,9 @@ def check_precision(
     Warns once in a process of bfloat16 parameters that lose updates.
     """
     state_dtype = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not p.is_meta:
-        warn_once(
-            Precision,
-            "bfloat16",
-            f"{class_name}: parameters in bfloat16 lose every update below half the distance to the next bfloat16, "
-            "which is 1/512 to 1/256 of the value. Pass master_weights=True (2 more bytes for each) or "
-            "stochastic_rounding=True.",
-            stacklevel=2,
-        )
+    lost_updates = find_lost_updates(group, p)
+    if lost_updates is not None and not p.is_meta:
+        warn_once(Precision, "bfloat16", f"{class_name}: {lost_updates}", 2, FindingWarning)
     same_exponents = p.dtype in (torch.float32, torch.bfloat16)
     if (state_dtype and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(

@@ -357,7 +357,7 @@ def test_pictures(capsys, monkeypatch, tmp_path):
     _, out, _ = run(capsys, "plot", *schedules, "--max-duration", "100ba")
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["a", "b", "c"] and "\x1b" not in out
     assert out.splitlines()[0].split() == ["milestone", "milestone", "end"]
-    _, out, _ = run(capsys, "plot", "CosineAnnealingWarmRestarts('100ba')", "--max-duration", "50000ba")
+    _, out, _ = run(capsys, "plot", "CosineAnnealingWarmRestartsScheduler('100ba')", "--max-duration", "50000ba")
     assert out.splitlines()[1].count("⣿") > 45 and out.splitlines()[14].count("⣿") > 45  # 500 cycles fill the picture
     pytest.importorskip("matplotlib")
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
+from timesched.findings import FindingWarning
 from timesched.integrations.common import CountingSchedulers, Schedulers, check_average, make_average, read_counts
 from timesched.testing import check_schedule_laws
 
@@ -126,7 +127,9 @@ def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
         bind(schedule, sgd(), Clock("10ba", ssr=ssr))
     assert len(caught) == (end is not None)
     for each in caught:
-        assert f"warms up until {end}, and the run ends at {Clock('10ba', ssr=ssr).max_duration}" in str(each.message)
+        run = Clock("10ba", ssr=ssr).max_duration
+        assert f": the warmup takes {end}, longer than the run of {run}. Shorten it." in str(each.message)
+        assert each.category is FindingWarning
         assert each.filename == __file__
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.binding.evaluation import select_schedules
+from timesched.findings import FindingWarning, find_long_warmup
 from timesched.time.timestamp import Timestamp
 
 # The texts of `Bound.warn_of_jump`, by the phase of the schedule.
@@ -47,16 +48,9 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
     """Warn of a warmup that lasts longer than the run, if their units convert."""
     with suppress(TypeError, ValueError):  # wrong arguments raise later, with a better message
         for item in select_schedules(schedule):
-            on_run = item._resolution(clock, ssr)  # the schedule keeps it, so that nothing is resolved twice
-            horizon, length = on_run.horizon, on_run.horizon.max_duration
-            ends = dict.fromkeys(mark.time for name, mark in on_run.notes if name == "warmup")
-            for end in ends:
-                if length is not None and horizon.change(end.exact, end.unit, length.unit) > length.exact:
-                    warnings.warn(
-                        f"{item!r} warms up until {end}, and the run ends at {length}. Shorten the warmup, or its full "
-                        f"value is never reached.",
-                        stacklevel=3,
-                    )
+            text = find_long_warmup(item, clock, ssr)
+            if text is not None:
+                warnings.warn(f"{item!r}: {text}", FindingWarning, stacklevel=3)
 
 
 def warn_of_zero(scheduler: Any) -> None:
@@ -65,6 +59,7 @@ def warn_of_zero(scheduler: Any) -> None:
         warnings.warn(
             f"bind.key={scheduler.key!r}: the value is 0 in every group that is selected. Multiplied, it stays 0: give "
             f"the optimizer a {scheduler.key} above 0.",
+            FindingWarning,
             stacklevel=3,
         )
 

@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 import optim
+from optim.groups.decay import decaying_groups, find_decaying_norms, norm_and_bias_names
 from optim.groups.parameters import find_parameters
-from optim.muon.muon import ALGORITHMS, LARGE_UPDATES, has_large_updates
+from optim.muon.muon import ALGORITHMS, find_large_updates
+from optim.precision.options import find_rounded_steps
 from timesched.cli.schedules import add_run_options, make_model, read_finite, read_run, read_trial
 from timesched.drawing.lines import Source, axis, format_number, run_end, run_length, values
 from timesched.drawing.schedulers import sources
+from timesched.findings import find_long_warmup
 from timesched.time.units import Exact, TimeUnit
 
 _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
-_SHOWN_NAMES = 3  # of parameters
 _ADAM: Any = (optim.AdamBase, optim.RAdam)
 _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
 
@@ -119,7 +121,7 @@ def _run_check(options: argparse.Namespace) -> int:
         except (TypeError, ValueError) as error:  # such as a time that does not convert
             faults.append(f"{path}: {error}")
     if model is not None and trial.optimizer is not None:
-        faults += find_decaying_norms(model, trial.optimizer, list(trial.schedulers.values()))
+        faults += find_decays(model, trial.optimizer, list(trial.schedulers.values()))
         faults += find_multiples_of_zero(trial.schedulers)
         faults += find_unsuitable_learning_rates(trial.optimizer, highest)
     for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
@@ -159,10 +161,11 @@ def find_negative_learning_rate(course: Course) -> Iterator[str]:
 
 def find_unreached_marks(course: Course) -> Iterator[str]:
     """Yield a line for each mark after the end. A decay, a milestone or a phase has no batch at the end itself."""
+    long_warmup = find_long_warmup(course.source.schedule, course.source.horizon)
+    if long_warmup is not None:
+        yield long_warmup
     end = course.time_text(run_end(course.source.horizon))
     for kind, count in course.marks:
-        if kind == "warmup" and count > course.length:
-            yield f"the warmup takes {course.time_text(count)}, longer than the run of {end}. Shorten it."
         begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
         ends_late = kind in ("peak", "point") and count > course.length
         if begins_late or ends_late:
@@ -242,23 +245,13 @@ FINDERS_OF_FINITE_VALUES = [find_negative_learning_rate, find_unreached_marks, f
 FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 
-def find_decaying_norms(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
+def find_decays(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
     """Yield a line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
-    names_without_decay = {
-        id(parameter.tensor): parameter.name for parameter in find_parameters(model) if not parameter.decays
-    }
-    scheduled: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 does not count
-    for scheduler in schedulers:
-        if scheduler is not None and scheduler.key == "weight_decay":
-            scheduled.update(i for i, factor in zip(scheduler.indices, scheduler.factors) if factor)
-    for i, group in enumerate(optimizer.param_groups):
-        names = [names_without_decay[id(p)] for p in group["params"] if id(p) in names_without_decay]
-        if names and (i in scheduled or group.get("weight_decay")):
-            listed = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if names[_SHOWN_NAMES:] else "")
-            yield (
-                f"optimizer: norms and biases of group {i} decay ({len(names)}: {listed}). Write no_decay: true, and "
-                f"give a scheduler of the weight decay the tags of the other groups (decay_tag)."
-            )
+    names = norm_and_bias_names(find_parameters(model), optimizer.param_groups)
+    for i in sorted(decaying_groups(optimizer.param_groups, schedulers)):
+        text = find_decaying_norms(names.get(i, []), i)
+        if text is not None:
+            yield f"optimizer: {text}"
 
 
 def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
@@ -272,22 +265,12 @@ def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def find_unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
-    """Yield a line for each group whose learning rate does not suit its weights or its optimizer.
-
-    Steps of the highest learning rate may be rounded away from bfloat16 weights of 1 and below. Or the learning rate
-    suits a different `adjust_lr_fn` of Muon.
-    """
+    """Yield a line for each group whose learning rate does not suit its bfloat16 weights, or Muon's `adjust_lr_fn`."""
     for i, group in enumerate(optimizer.param_groups):
         learning_rate = highest.get(i, float(group["lr"] or 0.0))
-        is_exact = group.get("master_weights") or group.get("stochastic_rounding")
-        if learning_rate > 0 and not is_exact and any(p.dtype is torch.bfloat16 for p in group["params"]):
-            exponent = math.floor(math.log2(learning_rate))
-            size = 2.0 ** (exponent + 9)  # above this size, half the distance to the next number is more
-            if size <= 1:
-                yield (
-                    f"optimizer: a step of the highest learning rate, {learning_rate:.4g}, is rounded away from "
-                    f"bfloat16 weights of {size:.4g} and more, as in group {i}. Pass master_weights: true, or "
-                    f"stochastic_rounding: true."
-                )
-        if has_large_updates(group, learning_rate):
-            yield f"optimizer: group {i} has a learning rate of {learning_rate:.4g}: {LARGE_UPDATES}"
+        rounded_steps = find_rounded_steps(group, i, learning_rate)
+        if rounded_steps is not None:
+            yield f"optimizer: {rounded_steps}"
+        large_updates = find_large_updates(group, learning_rate)
+        if large_updates is not None:
+            yield f"optimizer: group {i} has a learning rate of {learning_rate:.4g}: {large_updates}"

@@ -8,10 +8,9 @@ from typing import Any
 
 from optim import WeightAverage
 from optim.config.build import make_optimizer
+from optim.config.read import check_keys, read_sections
 from optim.config.resolve import resolve_optimizer
-from optim.config.sections import check_keys, read_sections
 from optim.initial_state.size import total_bytes
-from timesched.binding.groups import read_tags
 from timesched.cli.schedules import make_model, read_config
 from timesched.clock import Clock
 from timesched.drawing.table import Table
@@ -52,7 +51,7 @@ def memory_table(optimizer: Any, has_average: bool = False) -> Table:
         states = [state_of[p] for p in group["params"]]
         sizes = [_total_bytes(kind, states) for kind in kinds]
         counts.append([sum(p.numel() for p in group["params"]), *sizes, sum(sizes)])
-        rows.append((i, ", ".join(sorted(read_tags(group.get("tags")))) or "-", *counts[-1]))
+        rows.append((i, ", ".join(sorted(group.get("tags", ()))) or "-", *counts[-1]))
     rows.append(("all", "", *map(sum, zip(*counts))))
     return Table(("group", "tags", "parameters", *kinds, "bytes"), rows)
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 
-from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER
+from optim.config.build import Trial, make_trial
+from optim.config.names import SCHEDULE, SCHEDULER, read_constructor
 from optim.config.problems import prefix_errors
 from optim.config.read import read
 from timesched.cli.peers import PEERS
-from timesched.cli.trial import Trial, make_trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
+from timesched.findings import FindingWarning
 from timesched.half_life import HalfLife
-from timesched.hints import arguments_of, similar_names
+from timesched.hints import similar_names
 
 _RUN_KEYS = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
-_SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:
@@ -108,9 +108,7 @@ def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate:
     """
     path, number = _split_entry(text)
     with warnings.catch_warnings():
-        # `check` prints these findings itself.
-        reported = ("warms up until", "lose every update", "is 0 in every group", "adjust_lr_fn='cerebras'")
-        warnings.filterwarnings("ignore", f".*({'|'.join(reported)})")
+        warnings.simplefilter("ignore", FindingWarning)  # `check` prints these findings itself
         if is_config(text):
             if learning_rate is not None:
                 raise ValueError(
@@ -190,38 +188,22 @@ def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
     if of_half_life:  # the form of its repr
         known = HalfLife.of(*positional, **named)
         return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
-    parameters = [argument for argument in arguments_of(cls).values() if argument.name != "optimizer"]
+    parameters = read_constructor(cls).parameters.values()
     names = [argument.name for argument in parameters if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     if len(positional) > len(names) or not named.keys().isdisjoint(names[: len(positional)]):
         raise ValueError(f"{ast.unparse(call)}: there are too many arguments. {cls.__name__} takes {', '.join(names)}.")
     return {cls.__name__: {**dict(zip(names, positional)), **named}}
 
 
-def _initials(name: str) -> str:
-    return "".join(filter(str.isupper, name)).lower()
-
-
 def resolve_class(name: str) -> type:
-    """Return the class of a name: in full, without its suffix, by its beginning (`Rex`) or its initials (`WSD`).
+    """Return the class of a name, which may be short: see `optim.config.names.Family`.
 
     Schedules come before absolute-value schedulers. Raises `ValueError` if several classes match, or no class does.
     """
-    wanted = name.lower()
-    for family, suffix in _SUFFIXES:
-        stems = {class_name: class_name.removesuffix(suffix) for class_name in family.public_classes}
-        matches = [class_name for class_name, stem in stems.items() if wanted in (class_name.lower(), stem.lower())]
-        if not matches:
-            matches = [
-                class_name
-                for class_name, stem in stems.items()
-                if stem.lower().startswith(wanted) or wanted == _initials(stem)
-            ]
-        if len(matches) > 1:
-            raise ValueError(f"{name!r}: no schedule has this name. Did you mean {' or '.join(map(repr, matches))}?")
-        if matches:
-            return family.public_classes[matches[0]]
-    calls = [call for call, names in PEERS.items() if wanted in names.split()]
-    suggestion = " or ".join(calls or map(repr, similar_names(name, SCHEDULER.public_classes)))
-    if suggestion:
-        raise ValueError(f"{name!r}: no schedule has this name. Did you mean {suggestion}?")
-    raise ValueError(f"{name!r}: no schedule has this name. Run timesched list to see all names.")
+    classes = SCHEDULER.find_all(name)
+    if len(classes) == 1:
+        return next(iter(classes.values()))
+    calls = [call for call, names in PEERS.items() if name.lower() in names.split() and not classes]
+    suggestion = " or ".join(calls or map(repr, classes or similar_names(name, SCHEDULER.public_classes)))
+    advice = f"Did you mean {suggestion}?" if suggestion else "Run timesched list to see all names."
+    raise ValueError(f"{name!r}: no schedule has this name. {advice}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -23,6 +23,8 @@ _MAX_ROWS = 100_000  # rows
 class Table:
     """Rows of numbers and texts, each as long as the header. `str` gives columns, with the note below.
 
+    `texts`: the columns that are aligned to the left, by their names. All others are aligned to the right.
+
     >>> print(Table(("time", "lr"), [("0dur", 0.001), ("1dur", 0.0)]))
     time     lr
     0dur  0.001
@@ -32,6 +34,7 @@ class Table:
     header: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     note: str = ""
+    texts: tuple[str, ...] = ()
 
     def csv(self) -> str:
         """The table as comma-separated values, numbers in full."""
@@ -47,8 +50,12 @@ class Table:
         return [list(map(_format_cell, row)) for row in self.rows]
 
     def __str__(self) -> str:
-        text = align_columns([self.header, *self._formatted_rows()])
-        return f"{text}\n{self.note}" if self.note else text
+        columns = []
+        for name, *cells in zip(self.header, *self._formatted_rows()):
+            width = max(map(len, [name, *cells]))
+            columns.append([cell.ljust(width) if name in self.texts else cell.rjust(width) for cell in [name, *cells]])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns)]
+        return "\n".join([*lines, self.note] if self.note else lines)
 
     def _repr_html_(self) -> str:
         head = _html_row(self.header, "th")
@@ -57,26 +64,14 @@ class Table:
         return f"<table>{note}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def align_columns(rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:
-    """The rows of a table as lines. The columns with the indices `texts` are aligned to the left, others to the right.
-
-    >>> print(align_columns([["tag", "size"], ["a", "1000"]], texts=[0]))
-    tag  size
-    a    1000
-    """
-    columns = []
-    for i, column in enumerate(zip(*rows)):
-        width = max(map(len, column))
-        columns.append([cell.ljust(width) if i in texts else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
-
-
 def _html_row(cells: Sequence[str], tag: str) -> str:
     inside = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
     return f"<tr>{inside}</tr>"
 
 
 def _format_cell(cell: Any) -> str:
+    if isinstance(cell, tuple):
+        return f"({', '.join(map(_format_cell, cell))})"
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 

@@ -9,6 +9,7 @@ from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.building import values
 from tests.optim.config.objects import description, network, outline, train
 from timesched import Clock, LinearScheduler
+from timesched.cli.schedules import resolve_class
 
 
 class Velocity(optim.Optimizer):
@@ -139,6 +140,45 @@ def test_the_last_definition_of_a_name_counts():
 
 def in_module(name, base, module):
     return type(name, (base,), {"__module__": module})
+
+
+HALF, WHOLE = {"total_iters": "0.5dur"}, {"t_max": "1dur"}
+COSINE = {"initial_learning_rate": 0.2, "end_learning_rate": 0.1, **HALF}
+SHORT_NAMES = [
+    ({"Linear": WHOLE}, {"LinearScheduler": WHOLE}),
+    ({"linearwithwarmup": {"t_warmup": "1ba"}}, {"LinearWithWarmupScheduler": {"t_warmup": "1ba"}}),
+    ({"Rex": WHOLE}, {"RexScheduler": WHOLE}),
+    ({"wsd": {"t_warmup": "1ba"}}, {"WarmupStableDecayScheduler": {"t_warmup": "1ba"}}),
+    ({"CosineDecay": COSINE}, {"CosineDecayLR": COSINE}),
+    ({"PiecewiseC": {"learning_rates": [1, 2], "milestones": [2]}},
+     {"PiecewiseConstantLR": {"learning_rates": [1, 2], "milestones": [2]}}),
+    ({"Product": {"schedules": [{"Constant": {}}, {"Rex": WHOLE}]}},
+     {"ProductScheduler": {"schedules": [{"ConstantScheduler": {}}, {"RexScheduler": WHOLE}]}}),
+    ({"Sequential": {"schedulers": [{"CosineDecay": COSINE}, {"Constant": {"learning_rate": 0.1}}]}},
+     {"SequentialLR": {"schedulers": [{"CosineDecayLR": COSINE}, {"ConstantLR": {"learning_rate": 0.1}}]}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "full"), SHORT_NAMES, ids=range(len(SHORT_NAMES)))
+def test_short_names_are_those_of_the_command_line(entry, full):
+    config = {"optimizer": {"SGD": {"lr": 0.1}}, "max_duration": "4ba"}
+    short, long = (build(network(), {**config, "schedulers": schedulers}).schedulers[0] for schedulers in (entry, full))
+    assert description(short) == description(long)
+    ((name, _),), ((full_name, _),) = entry.items(), full.items()
+    assert resolve_class(name).__name__ == full_name
+
+
+def test_a_short_name_that_fits_several_classes():
+    with pytest.raises(
+        ValueError, match=r"schedulers\[0\].CosineA: the name 'CosineA' could mean CosineAnnealingScheduler and "
+    ):
+        build(network(), {"optimizer": {"SGD": {"lr": 0.1}}, "schedulers": {"CosineA": {}}})
+
+
+def test_a_class_of_ones_own_comes_before_a_short_name():
+    cool = in_module("Cool", LinearScheduler, "own")  # the beginning of CooldownScheduler
+    built = build(network(), {"optimizer": {"SGD": {"lr": 0.1}}, "max_duration": "4ba", "schedulers": {"cool": {}}})
+    assert type(built.schedulers[0].schedule) is cool is resolve_class("Cool")
 
 
 def test_classes_of_one_name():

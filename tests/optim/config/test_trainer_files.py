@@ -466,7 +466,7 @@ REFUSED = [
     (config({"optimizer_type": "SGD", "learning_rate": 0.1, "lr": 0.1}), "optimizer: 'learning_rate' and 'lr' mean"),
     (config({"optimizer_type": "SGD", "learning_rate": 0.1}, CONSTANT), "and config has 'schedulers'"),
     (config({"optimizer_type": "SGD", "learning_rate": None}), "optimizer.learning_rate=None: this is no"),
-    (config({"optimizer_type": "SGD", "learning_rate": {**WARMUP, "scheduler": "Lin"}}), "no lr scheduler 'Lin'"),
+    (config({"optimizer_type": "SGD", "learning_rate": {**WARMUP, "scheduler": "Lni"}}), "no lr scheduler 'Lni'"),
     (config({"optimizer_type": "SDG", "lr": 0.1}), "optimizer: there is no optimizer 'SDG'"),
     ({"trainer": [whole(config(SGD))] * 2}, "config has 2 trainers"),
     ({"trainer": []}, "config has 0 trainers"),

@@ -1,0 +1,33 @@
+"""Findings: likely mistakes of a schedule on a run.
+
+A finding is a function that returns a text, or None. Its caller warns, raises or prints. Other findings are in the
+lowest package that can compute them: `optim.precision`, `optim.groups` and `optim.muon`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timesched.drawing.lines import format_number
+from timesched.schedule import Schedule
+
+
+class FindingWarning(UserWarning):
+    """A warning of something that `timesched check` prints, too."""
+
+
+def find_long_warmup(schedule: Schedule, run: Any, ssr: float | None = None) -> str | None:
+    """A warmup that lasts longer than the run, which is a horizon or a state.
+
+    Raises `ValueError` if the units do not convert.
+    """
+    resolution = schedule._resolution(run, ssr)  # the schedule keeps it, so that nothing is resolved twice
+    horizon, length = resolution.horizon, resolution.horizon.max_duration
+    if length is None:
+        return None
+    for name, mark in resolution.notes:
+        end = horizon.change(mark.time.exact, mark.time.unit, length.unit) if name == "warmup" else 0
+        if end > length.exact:
+            warmup, run_length = (f"{format_number(float(count))}{length.unit.value}" for count in (end, length.exact))
+            return f"the warmup takes {warmup}, longer than the run of {run_length}. Shorten it."
+    return None
