@@ -310,7 +310,7 @@ def make_trial(
     spec, trial.clock, specs = resolve_entries(sections, entries, None, trial.problems)
     grouped = None
     if spec is not None and model is None:
-        tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_find_tags, specs.values()))))]
+        tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(specs.values()))))]
         groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
         grouped = trial.problems.attempt(lambda: GroupedOptimizer(spec.constructor.cls(groups, **spec.arguments)))
     elif spec is not None:
