@@ -1,5 +1,7 @@
-"""The callback where the model is in shards, on two processes: torchrun starts this file once, with a folder as its
-argument, into which it writes what became of each check."""
+"""The callback where the model is in shards, on two processes.
+
+The test starts this file as a script with a folder as its argument, to which it writes the outcome of each check.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from torch.distributed.tensor import DTensor
 import optim
 from tests.integration.callback_runs import counted, make_optimizer, make_trainer
 from tests.integration.training import data, finish, windows
-from tests.torchrun import Report, launch
+from tests.torchrun import Report, output_of_ranks, read_report, start_ranks
 from timesched import LinearScheduler
 from timesched.integrations.composer import Binding, Schedules
 
@@ -80,7 +82,8 @@ def averages_in_seconds(folder: Path) -> None:
 
 def test_sharded_checkpoints(tmp_path: Path) -> None:
     """They go on to the bit; other schedules are refused as elsewhere; what cannot be says what to do."""
-    results, output = launch(Path(__file__), 2, tmp_path, TIMEOUT, FSDP_VERSION="2", NODE_RANK="0")
+    output = output_of_ranks([__file__, str(tmp_path)], tmp_path, TIMEOUT, FSDP_VERSION="2", NODE_RANK="0")
+    results = read_report(tmp_path, 2)
     expected = {f"{kind} {name}" for kind in KINDS for name in ("goes on", *REFUSED)}
     assert set(results) == {*expected, "averages in seconds"}, output
     assert not any(results.values()), "\n".join(f"{name}: {error}" for name, error in results.items() if error)
@@ -96,8 +99,7 @@ def main(folder: Path) -> None:
         for name, row in REFUSED.items():
             report.check(f"{kind} {name}", lambda kind=kind, row=row: refused(kind, folder / kind, *row))
     report.check("averages in seconds", lambda: averages_in_seconds(folder))
-    dist.barrier()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    start_ranks(main, 2, Path(sys.argv[1]))

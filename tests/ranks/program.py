@@ -1,4 +1,4 @@
-"""Started by torchrun with a folder: clocks of several ranks. What became of each check is written to the folder."""
+"""Clocks of two ranks. The argument is a folder, to which the outcome of each check is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import timesched
 from tests.building import sgd, tick
-from tests.torchrun import Report
+from tests.torchrun import Report, start_ranks
 from timesched import Clock, CosineAnnealingScheduler, bind
 
 
@@ -126,12 +126,10 @@ CHECKS = (
 
 
 def main(folder: Path) -> None:
-    dist.init_process_group("gloo")
     report = Report(folder)
     for check in CHECKS:
         report.check(check.__name__, check)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    start_ranks(main, 2, Path(sys.argv[1]))

@@ -2,18 +2,14 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.ranks.program import CHECKS
-from tests.torchrun import launch
+from tests.torchrun import output_of_ranks, read_report
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return launch(Path(__file__).with_name("program.py"), 2, tmp_path_factory.mktemp("ranks"), 120)
-
-
-@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
-def test_two_ranks(check, results):
-    found, said = results
-    assert found.get(check) == "", found.get(check) or said
+def test_two_ranks(tmp_path):
+    """One test, since the checks share the launch."""
+    program = Path(__file__).with_name("program.py")
+    output = output_of_ranks([str(program), str(tmp_path)], tmp_path, timeout=300)
+    results = read_report(tmp_path, 2)
+    assert set(results) == {check.__name__ for check in CHECKS}, output
+    assert not any(results.values()), "\n".join(results.values())

@@ -28,7 +28,7 @@ from timesched import Clock
 KINDS = {"exponential": {"half_life": "30sp"}, "mean": {"start": "20sp"}, "share": {"half_life": 0.1}}
 BUFFERS = "buffers"  # the kind of a model that has one, with an exponential average
 KINDS[BUFFERS] = KINDS["exponential"]
-FIRST, LAST, BOUND = 5, 9, 1e-10
+FIRST, LAST, BOUND = 4, 7, 1e-10
 
 
 class Buffered(Network):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ def save(name: str, folder: Path) -> None:
 
 
 def load(name: str, folder: Path, form: str = "sharded", saved: Sequence[int] = SAVED, steps: int = STEPS) -> None:
-    """Go on in a fresh model and optimizer, built with another learning rate, sharded and in one piece."""
+    """Go on in a fresh model and optimizer, built with another learning rate; on two processes also whole."""
     for at in saved:
-        for model in (shard(Network()), Network()):
+        for model in fresh_models(Network):
             fill(model)
             optimizers = optimizers_of(name, model, other_lr=True)
             (read_full if form == "full" else read)(model, optimizers, form, folder / f"{name}-{form}-{at}")
@@ -108,6 +108,11 @@ def load(name: str, folder: Path, form: str = "sharded", saved: Sequence[int] = 
                 assert_parts(model, optimizers, alone(name)[now], CASES[name].bound if now else 0)
                 if dist.get_world_size() == 2 and is_sharded:  # the same sums in the same order
                     assert_alike(copies(model, optimizers), UNINTERRUPTED[name][now], 0)
+
+
+def fresh_models(network: Callable[[], nn.Module]) -> list[nn.Module]:
+    """A model in shards, and on one or two processes also a whole one. On four processes it would be the same."""
+    return [shard(network()), *([network()] if dist.get_world_size() < 4 else [])]
 
 
 def fill(model: nn.Module) -> None:
