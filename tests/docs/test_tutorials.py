@@ -8,15 +8,20 @@ writes the files and runs the commands of the page.
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from timesched.cli import main
+
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), ROOT / "docs/command_line.md"]
+COMMAND_LINE = ROOT / "docs/command_line.md"
+PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), COMMAND_LINE]
 # The extras that only some environments have.
 TRAINERS = {"composer", "transformers", "lightning", "accelerate", "torchtitan"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
@@ -52,25 +57,53 @@ def files(page):
     return found
 
 
+def write_files(page, folder):
+    for name, text in files(page).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def commands(page):
     """Each command of a page, and what it prints."""
     return [re.match(r"\$ (.*)\n([^$]*)\Z", block).groups() for block in blocks(page, "console")]
 
 
-@named([page for page in PAGES if commands(page) and runs_here(page)])
+def run_here(command, capsys):
+    """The output of `python -m timesched ...` in this process; tests/cli starts the real program."""
+    words = list(takewhile(lambda word: word not in ("2>&1", "||"), shlex.split(command)))
+    code = main(words[words.index("timesched") + 1 :])
+    captured = capsys.readouterr()
+    return captured.out + captured.err + (f"exit code {code}\n" if code else "")
+
+
+def assert_printed(shown, output):
+    checker = doctest.OutputChecker()
+    assert checker.check_output(shown, output, FLAGS), checker.output_difference(
+        doctest.Example("", shown), output, FLAGS
+    )
+
+
+def test_the_command_line_prints_what_its_page_shows(tmp_path, monkeypatch, capsys):
+    write_files(COMMAND_LINE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("COLUMNS", "72")  # which the page sets for its plot
+    for command, shown in commands(COMMAND_LINE):
+        assert_printed(shown, run_here(command, capsys))
+    sys.modules.pop("model")
+
+
+@named([page for page in PAGES if page != COMMAND_LINE and commands(page) and runs_here(page)])
 def test_the_commands_print_what_the_page_shows(page, tmp_path):
-    for name, text in files(page).items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    write_files(page, tmp_path)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
-    checker, how = doctest.OutputChecker(), {"cwd": tmp_path, "env": environment, "timeout": 300}
+    how = {"cwd": tmp_path, "env": environment, "timeout": 300}
     for command, shown in commands(page):
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, **how)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        difference = checker.output_difference(doctest.Example(command, shown), done.stdout, FLAGS)
-        assert checker.check_output(shown, done.stdout, FLAGS), difference
+        assert_printed(shown, done.stdout)
 
 
 @named(PAGES)
