@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..base.sharding import note_dtensor
 from .compare import differences
 from .known import is_known, missing_state
 from .proof import initial_values
-from .trial import Unproven, Values, all_parameters, check_state_keys, numbered_parameters, write_values
+from .trial import Unproven, Values, check_state_keys, numbered_parameters, write_values
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
@@ -56,7 +55,6 @@ def preinitialize(optimizer: AnyOptimizer, *, check: int = 3) -> AnyOptimizer:
         raise TypeError(f"preinitialize.optimizer={optimizer!r:.80}: this is no optimizer. Pass an instance.")
     if not isinstance(check, int) or check < 1:
         raise ValueError(f"preinitialize.check={check!r}: this is no number of steps. Pass an integer of at least 1.")
-    note_dtensor(all_parameters(optimizer))
     if is_known(optimizer):
         optimizer.state.update(missing_state(optimizer, "preinitialize"))
         return optimizer

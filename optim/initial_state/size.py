@@ -10,11 +10,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from ..base.sharding import local_shard, note_dtensor
+from ..base.sharding import local_shard
 from ..state.optimizer import State
 from .global_state import preserve_global_state
 from .known import is_known, missing_state
-from .trial import Trial, all_parameters, check_not_shared, numbered_parameters
+from .trial import Trial, check_not_shared, numbered_parameters
 
 
 def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
@@ -45,7 +45,6 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are made in this mode take no memory
     optimizer = target if isinstance(target, torch.optim.Optimizer) else make_optimizer(target, fake)
-    note_dtensor(all_parameters(optimizer))
     with fake:
         missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_on_fake_tensors(optimizer)
         return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))

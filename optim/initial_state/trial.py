@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils._pytree import tree_leaves
 
+from ..base.sharding import note_dtensor
 from .compare import differences
 from .global_state import set_seeds
 
@@ -142,6 +143,7 @@ def write_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Ten
 def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, dict[str, Any], Tensor]]:
     """Each parameter that can have a gradient, after its group's index, its index in the group, and the group."""
     for i, group in enumerate(optimizer.param_groups):
+        note_dtensor(group["params"])
         for j, p in enumerate(group["params"]):
             if p.is_floating_point() or p.is_complex():
                 yield i, j, group, p
@@ -193,8 +195,4 @@ def referents(x: Any) -> list[Any]:
 
 
 def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
-    return set(map(id, all_parameters(optimizer)))
-
-
-def all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))

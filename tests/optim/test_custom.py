@@ -1,6 +1,7 @@
 """The base class as its users see it: their own optimizers, global steps, state visited, names to sparsify."""
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
+import optim.precision.options
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, same, snapshot
 from tests.optim.rows import BY_ID, BY_NAME, FULLEST
 
@@ -113,6 +115,23 @@ def test_a_custom_optimizer_saves_copies_and_pickles(tmp_path):
     assert calls == [1] * 3  # though the step calls that of its base, which has hooks of its own
     with pytest.raises((ValueError, TypeError)):
         optimizer.load_state_dict(CustomOptimizer(parameters("Adam")).state_dict())
+
+
+def test_state_of_a_custom_optimizer_follows_its_parameters():
+    optimizer = CustomOptimizer([Parameter(torch.ones(2))])
+    new = optimizer.param_groups[0]["params"][0] = Parameter(torch.ones(3, dtype=torch.float64))
+    new.grad = torch.ones_like(new)
+    optimizer.step()
+    assert list(optimizer.state) == [new] and torch.equal(optimizer.state[new]["velocity"], new.grad)
+
+
+def test_the_arguments_of_a_subclass_are_its_own():
+    class Scaled(optim.AdamW):
+        def __init__(self, params, scale):
+            super().__init__(params, lr=0.1 * scale)
+
+    assert list(inspect.signature(Scaled).parameters) == ["params", "scale"]
+    assert list(inspect.signature(optim.AdamW).parameters)[-4:] == list(optim.precision.options.DEFAULTS)
 
 
 class WithAverage(optim.AdamW):
