@@ -194,6 +194,10 @@ def test_the_table_says_whether_norms_decay(more, note):
     lines = ["dur  ba   lr", "  0   0  0.1", "  1  20    0", *([note] if note else [])]
     assert str(table).splitlines() == lines and table.csv().count("\n") == 3
     assert table._repr_html_().startswith("<table><caption>no_decay" if note else "<table><thead>")
+    config = {**sgd(**{**more, "no_decay": False}), **RUN, "schedulers": {"LinearScheduler": {}}}
+    names_only = build(list(Model().named_parameters()), config).table()
+    decays = "weight_decay" in more  # any parameter may be a norm, as the layers are not known
+    assert names_only.note == ("no_decay: false (norms and biases have weight decay, too)" if decays else "")
     made = {"optimizer": lambda model: optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), **RUN}
     assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().note == ""
 
