@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 
 from timesched.clock import Clock
 from timesched.ops import check_not_in_graph, host_scalar
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
+from timesched.types import ParamGroup, StateDict
 
 from .base.hyperparameters import Choice, Number, rule_table
 from .base.sharding import distribution, local_shard
@@ -107,11 +108,11 @@ class WeightAverage(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         clock: Clock,
         *,
-        half_life: Time[Any] | str | float | None = None,
-        start: Time[Any] | str | None = None,
+        half_life: Time | str | float | None = None,
+        start: Time | str | None = None,
         optimizer: RuleOptimizer | None = None,
         buffers: torch.nn.Module | None = None,
     ) -> None:
@@ -123,7 +124,7 @@ class WeightAverage(Optimizer):
             raise TypeError(f"WeightAverage.buffers={buffers!r:.80}: this is no module. Pass one, as in buffers=model.")
         self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
         self._buffer_names: list[str] = []
-        self._buffer_group: dict[str, Any] = {"params": []}  # one of `param_groups`, if there are such buffers
+        self._buffer_group: ParamGroup = {"params": []}  # one of `param_groups`, if there are such buffers
         self.half_life = _read_half_life(half_life)
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
@@ -136,7 +137,7 @@ class WeightAverage(Optimizer):
         if buffers is not None:
             self._add_buffers(buffers)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a group whose average begins now, or at `start`."""
         self._check_not_swapped("add_param_group()")
         if isinstance(param_group, dict):
@@ -263,7 +264,7 @@ class WeightAverage(Optimizer):
 
     # The share of a step
 
-    def _current_share(self, group: dict[str, Any], has_begun: bool) -> float:
+    def _current_share(self, group: ParamGroup, has_begun: bool) -> float:
         """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
         last, now = self._moment(group, LAST), self.clock.timestamp
         start, start_counter = self._place(self.start)
@@ -298,7 +299,7 @@ class WeightAverage(Optimizer):
         """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""
         return self.clock.horizon.place(time if isinstance(time, Time) else _WHOLE_RUN, scale=False)
 
-    def _moment(self, group: dict[str, Any], keys: Mapping[str, str]) -> Timestamp:
+    def _moment(self, group: ParamGroup, keys: Mapping[str, str]) -> Timestamp:
         """The counts of a group as a timestamp."""
         counts = {name: group[key] for name, key in keys.items()}
         if counts["batches_per_epoch"] == (self.clock.dataloader_len or 0):
@@ -386,7 +387,7 @@ class WeightAverage(Optimizer):
 
     # Saved and copied
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
         saved, present = len(state_dict.get("param_groups", self.param_groups)), len(self.param_groups)
         if saved != present:
@@ -396,7 +397,7 @@ class WeightAverage(Optimizer):
             )
         super().load_state_dict(state_dict)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         names = ("clock", "optimizer", "half_life", "start", "buffers", "_buffer_names", "_buffer_group")
         own = {name: getattr(self, name) for name in names}
         return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}

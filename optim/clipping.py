@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from timesched.binding.groups import require_groups
+from timesched.types import ParamGroup, Tags
 
 
-def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Any = None) -> Tensor:
+def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Tags = None) -> Tensor:
     """Scale the gradients of some parameter groups so that their norm is at most `max_norm`.
 
     `torch.nn.utils.clip_grad_norm_` computes the norm of all these gradients as one vector. By default the groups of
@@ -55,7 +55,7 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
-def _is_muon_group(optimizer: Any, group: Mapping[str, Any]) -> bool:
+def _is_muon_group(optimizer: Any, group: ParamGroup) -> bool:
     """Whether Muon updates a group of an optimizer, which a trainer may have wrapped."""
     if "algorithm" in group:
         return bool(group["algorithm"] == "muon")

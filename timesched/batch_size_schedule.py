@@ -21,7 +21,7 @@ from timesched.time.value import Time
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
 _FIRST_SIZE = "Begin with the size at 0, as in {'0sp': 8, '160sp': 16}."
 _COUNT_TEXT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?[KMBT]?", re.ASCII)
-Entries = tuple[tuple[Time[Any], int], ...]
+Entries = tuple[tuple[Time, int], ...]
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -132,7 +132,7 @@ def _split_entry(text: str) -> tuple[str, str]:
     return threshold, size
 
 
-def _read_threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
+def _read_threshold(value: Any, unit: TimeUnit | None) -> Time:
     if isinstance(value, str) and _COUNT_TEXT.fullmatch(value):
         if unit is None:
             problem = f"the threshold {value!r} has no unit"

@@ -20,6 +20,7 @@ from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_positi
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
 from timesched.time.value import Time
+from timesched.types import StateDict
 
 # The counts that tick() takes, each with its unit and the conversion factor that replaces it.
 _COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
@@ -333,7 +334,7 @@ class Clock:
         state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
         return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that moment into their groups.
 
         An unfinished epoch that had another number of batches resumes at the same fraction of it, rounded down to a
@@ -362,7 +363,7 @@ class Clock:
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
             self._change(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
 
-    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+    def read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a clock's state, with its batch in the epoch as an exact fraction of this clock's epochs.
 
         Raises `KeyError` or `TimeError` for the state of another object.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
@@ -64,7 +64,7 @@ class Adadelta(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1.0,
         rho: float | Tensor = 0.9,
         eps: float = 1e-6,
@@ -76,7 +76,7 @@ class Adadelta(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("square_avg", "acc_delta")
 
     @staticmethod

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
 from ..base.scalar_states import STEP, scalar_state
@@ -99,7 +101,7 @@ class Adafactor(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor | None,
         eps: tuple[float, float] = (1e-30, 1e-3),
         clip_threshold: float = 1.0,
@@ -115,7 +117,7 @@ class Adafactor(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+    def check_combination(self, group: ParamGroup, where: str) -> None:
         super().check_combination(group, where)
         if group["warmup_init"] and not group["relative_step"]:
             raise ValueError(f"{where}warmup_init=True: it needs relative_step=True. Pass both, with lr=None.")
@@ -124,16 +126,16 @@ class Adafactor(RuleOptimizer):
         if not group["relative_step"] and group["lr"] is None:
             raise ValueError(f"{where}lr=None: it needs relative_step=True. Pass a number such as lr=0.001.")
 
-    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+    def check_parameter(self, p: Tensor, group: ParamGroup, where: str) -> None:
         super().check_parameter(p, group, where)
         if p.is_complex():
             raise ValueError(f"{where}a parameter has dtype {p.dtype}, but Adafactor needs real parameters. Use Adam.")
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         first = "exp_avg" if group["beta1"] is not None else None
         return (first, "exp_avg_sq_row", "exp_avg_sq_col") if p.dim() >= 2 else (first, "exp_avg_sq")
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         state: State = {STEP: scalar_state(p)}
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         if p.dim() >= 2:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.scalar_states import STEP
@@ -68,7 +68,7 @@ class Adagrad(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 0.01,
         lr_decay: float | Tensor = 0,
         weight_decay: float | Tensor = 0,
@@ -81,10 +81,10 @@ class Adagrad(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("sum",)
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         first = float(group["initial_accumulator_value"])
         start = complex(first, first) if p.is_complex() else first
         return {**super().initial_state(p, group), "sum": torch.full_like(p, start)}

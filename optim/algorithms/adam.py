@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
@@ -76,7 +76,7 @@ class AdamBase(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -91,7 +91,7 @@ class AdamBase(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
 
     @staticmethod
@@ -183,7 +183,7 @@ class Adam(AdamBase):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -258,7 +258,7 @@ class AdamW(AdamBase):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-6,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
@@ -63,7 +63,7 @@ class Adamax(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -75,7 +75,7 @@ class Adamax(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_inf")
 
     @staticmethod

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
@@ -69,7 +71,7 @@ class ASGD(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 0.01,
         lambd: float | Tensor = 1e-4,
         alpha: float = 0.75,
@@ -82,13 +84,13 @@ class ASGD(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {STEP: 0.0, "eta": group["lr"], "mu": 1.0}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("ax",)
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         # XLA, a lazy device, keeps equal numbers in one buffer. After the second step the etas differ. Each parameter
         # gets its own buffer at the first step; otherwise the second step would be a different graph.
         state = super().initial_state(p, group)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
@@ -67,7 +69,7 @@ class Lamb(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-6,
@@ -79,10 +81,10 @@ class Lamb(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
@@ -58,7 +60,7 @@ class Lion(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-4,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float | Tensor = 0.0,
@@ -69,10 +71,10 @@ class Lion(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg",)
 
     @staticmethod

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
@@ -76,7 +79,7 @@ class NAdam(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 2e-3,
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -90,10 +93,10 @@ class NAdam(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {STEP: 0.0, "mu_product": 1.0}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
@@ -77,7 +77,7 @@ class RMSprop(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 0.01,
         alpha: float | Tensor = 0.99,
         eps: float = 1e-8,
@@ -91,7 +91,7 @@ class RMSprop(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         momentum = None if is_switched_off(group["momentum"]) else "momentum_buffer"
         return ("square_avg", momentum, "grad_avg" if group["centered"] else None)
 

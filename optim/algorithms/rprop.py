@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
 from ..base.scalar_states import STEP
@@ -74,7 +73,7 @@ class Rprop(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 1e-3,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
@@ -85,10 +84,10 @@ class Rprop(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("prev", "step_size")
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         size = torch.zeros_like(p)
         lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():

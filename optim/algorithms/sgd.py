@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import SWITCH, Number, is_switched_off, rule_table
 from ..base.scalar_states import STEP
@@ -74,7 +75,7 @@ class SGD(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor,
         momentum: float | Tensor = 0,
         dampening: float | Tensor = 0,
@@ -87,25 +88,25 @@ class SGD(RuleOptimizer):
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+    def check_combination(self, group: ParamGroup, where: str) -> None:
         if group["nesterov"] and (is_switched_off(group["momentum"]) or not is_switched_off(group["dampening"])):
             raise ValueError(
                 f"{where}nesterov=True: momentum={group['momentum']!r} must be above 0, and "
                 f"dampening={group['dampening']!r} must be 0. Pass momentum=0.9 and dampening=0, for example."
             )
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {} if is_switched_off(group["momentum"]) or is_switched_off(group["dampening"]) else {STEP: 0.0}
 
-    def advances_count(self, group: Mapping[str, Any]) -> bool:
+    def advances_count(self, group: ParamGroup) -> bool:
         # Only the dampening needs the count. While the dampening is 0, the count advances with the buffer, so that it
         # is right when the dampening returns. Without momentum, neither changes.
         return not is_switched_off(group["momentum"])
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return (None if is_switched_off(group["momentum"]) else "momentum_buffer",)
 
-    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+    def adapt_state(self, state: State, p: Tensor, group: ParamGroup) -> State:
         if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
             state["momentum_buffer"] = torch.zeros_like(p)
             state.setdefault(STEP, 0)

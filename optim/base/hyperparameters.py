@@ -13,6 +13,7 @@ from torch import Tensor
 
 from timesched.binding.groups import read_tags as read_tag_list
 from timesched.ops import host_scalar
+from timesched.types import ParamGroup, Tags
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def hyperparameter_tensor(value: float, device: torch.device) -> Tensor:
     return host_scalar(value, dtype).to(device)
 
 
-def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str) -> None:
+def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> None:
     """Check all hyperparameters of a group. An error begins with `where`."""
     for name, rule in rules.items():
         if name in group:
@@ -168,7 +169,7 @@ def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str)
                 raise type(error)(f"{where}{error}") from None
 
 
-def read_tags(tags: Any, where: str) -> set[Any]:
+def read_tags(tags: Tags, where: str) -> set[Any]:
     """The tags of a group as a set. Raises `TypeError` if they are no strings."""
     if isinstance(tags, Mapping) or not isinstance(tags, Iterable | None):
         raise TypeError(f"{where}tags={tags!r}: it must be a name, or a list or set of names. Pass tags=['a name'].")

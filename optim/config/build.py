@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
 from timesched.binding.groups import has_learning_rate_factor
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
+from timesched.horizon import State
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
+from timesched.types import Tags
 
 from .. import lr_scheduler
 from ..groups import configure_param_groups
@@ -41,7 +44,7 @@ class Built:
 
     optimizer: Any
     schedulers: list[Any]
-    clock: Any = None
+    clock: State | None = None
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     _note: str = field(default="", repr=False)  # below the table
 
@@ -77,7 +80,7 @@ class Built:
         return replace(values_table(lines, every), note=self._note)
 
 
-def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
+def configure_optimizer(optimizer_type: str, params: ParamsT, **kwargs: Any) -> Optimizer:
     """An optimizer by the name of its class.
 
     Args:
@@ -158,7 +161,7 @@ def configure_lr_scheduler(
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
-def build(model: Any, config: Any, clock: Any = None) -> Built:
+def build(model: Any, config: Any, clock: State | None = None) -> Built:
     """The optimizer and the schedulers of a config, for a model.
 
     Args:
@@ -280,7 +283,7 @@ class Trial:
     """
 
     optimizer: Any = None
-    clock: Any = None
+    clock: State | None = None
     schedulers: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
 
@@ -370,7 +373,7 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
 
 
 def make_schedulers(
-    specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: Any, problems: Problems
+    specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: State | None, problems: Problems
 ) -> dict[str, Any]:
     """Make the schedulers, by their paths in the config, and check each when all are made. A failed one is None."""
     schedulers = dict.fromkeys(specs)
@@ -416,7 +419,7 @@ def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
             problems.attempt(_make_from_spec, spec, None, None)
 
 
-def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: State | None, path: str) -> Any:
     if isinstance(entry, Spec):
         scheduler = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
         if isinstance(scheduler, Schedule) and clock is None:
@@ -425,7 +428,7 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
                 f"clock=timesched.Clock(...)."
             )
         with prefix_errors(entry.path):
-            if isinstance(scheduler, Schedule):
+            if isinstance(scheduler, Schedule) and clock is not None:
                 return bind(scheduler, optimizer, clock, **entry.options)
             is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
             groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
@@ -453,7 +456,7 @@ def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
     return instance
 
 
-def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
+def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: State | None, tags: Tags = None) -> Any:
     """Make the scheduler or schedule of a specification. Its children use its tags if they have none of their own."""
     if not isinstance(spec, Spec):
         return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec

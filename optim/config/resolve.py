@@ -10,7 +10,7 @@ from typing import Any
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.clock import Clock
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
@@ -54,7 +54,7 @@ class OptimizerSpec(Spec):
 
 
 def resolve_entries(
-    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
+    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: State | None, problems: Problems
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
 
@@ -73,7 +73,7 @@ def resolve_entries(
     return optimizer, clock, specs
 
 
-def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
+def make_clock(sections: Mapping[str, Any], clock: State | None) -> Any:
     """The clock that is passed, or a clock made from the config, or None."""
     arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
     if arguments and clock is not None:
@@ -171,7 +171,7 @@ def _claim(rule: Any, path: str, constructor: Constructor) -> Claim:
     return claim
 
 
-def resolve_scheduler(entry: Any, path: str, clock: Any) -> Any:
+def resolve_scheduler(entry: Any, path: str, clock: State | None) -> Any:
     """The specification of a scheduler; or the entry itself, if it is a scheduler or a function."""
     if _is_object_or_function(entry):
         return entry
@@ -186,7 +186,7 @@ def _is_object_or_function(entry: Any) -> bool:
 
 
 def _resolve_named(
-    name: Any, arguments: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
+    name: Any, arguments: dict[str, Any], path: str, *, family: Family, clock: State | None, in_sequence: bool = False
 ) -> Spec:
     """The specification of a named scheduler or schedule, and of its children.
 
@@ -206,7 +206,7 @@ def _resolve_named(
 
 
 def _resolve_children(
-    constructor: Constructor, arguments: Mapping[str, Any], path: str, clock: Any, in_sequence: bool
+    constructor: Constructor, arguments: Mapping[str, Any], path: str, clock: State | None, in_sequence: bool
 ) -> dict[str, Any]:
     """The specifications of a scheduler's children, by the names of its arguments.
 
@@ -260,10 +260,10 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     return Spec(path, read_constructor(lr_scheduler.SequentialLR), arguments)
 
 
-def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
+def _default_milestones(specs: Sequence[Spec], clock: State | None) -> list[Any]:
     """The steps or times at which the schedulers of a sequence begin, except the first: running sums of the lengths."""
     horizon = Horizon(None) if clock is None else Horizon.of(clock)
-    milestones: list[Time[Any]] = []
+    milestones: list[Time] = []
     for spec in specs[:-1]:
         length = spec.total_iters
         if length is None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from timesched.binding import Bound
+from timesched.types import ParamGroup
 
 from .parameters import NamedParameter
 
 _SHOWN_NAMES = 3  # of parameters
 
 
-def norm_and_bias_names(
-    parameters: Iterable[NamedParameter], groups: Sequence[Mapping[str, Any]]
-) -> dict[int, list[str]]:
+def norm_and_bias_names(parameters: Iterable[NamedParameter], groups: Sequence[ParamGroup]) -> dict[int, list[str]]:
     """The names of the norms and biases in each group, by the indices of the groups that have any.
 
     A parameter may be a norm or a bias if its modules are not known.
@@ -33,7 +32,7 @@ def scheduled_groups(scheduler: Any) -> set[int]:
     return {i for i, factor in zip(scheduler.indices, scheduler.factors) if factor}
 
 
-def decaying_groups(groups: Sequence[Mapping[str, Any]], schedulers: Iterable[Any]) -> set[int]:
+def decaying_groups(groups: Sequence[ParamGroup], schedulers: Iterable[Any]) -> set[int]:
     """The indices of the groups that have weight decay, now or by a scheduler."""
     indices = {i for i, group in enumerate(groups) if group.get("weight_decay")}
     return indices.union(*map(scheduled_groups, schedulers))

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from timesched.types import ParamGroup
+
 from ..base.hyperparameters import NON_NEGATIVE, read_tags
 from .matrices import Decision, decide_algorithms
 from .parameters import find_parameters
@@ -35,7 +37,7 @@ def configure_param_groups(
     output_head: Any = None,
     frozen: bool = True,
     names: bool = True,
-) -> list[dict[str, Any]]:
+) -> list[ParamGroup]:
     """Sort the parameters of a model into groups for any torch optimizer: one for each combination of tags and values.
 
     Every parameter is in exactly one group. Groups and their parameters are in the order of the model, so that all

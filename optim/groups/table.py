@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from timesched.drawing.table import Table
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import HYPERPARAMETERS, read_tags
 from .rules import comparable_value
 
 
-def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int | None = None) -> str:
+def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], names: int | None = None) -> str:
     """The groups of an optimizer, or a list of groups, as a table: a line for each group, and the total.
 
     The columns are the tags, the numbers of tensors and elements, the learning rate and weight decay. Then come all
@@ -53,7 +54,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     return str(Table(header, lines, texts=("group", "tags", "names")))
 
 
-def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[Any]]:
+def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) -> dict[str, list[Any]]:
     """The columns of hyperparameters, by name: learning rate, weight decay, and all that differ between groups."""
     columns = {}
     for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
@@ -66,7 +67,7 @@ def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: b
     return columns
 
 
-def _describe_names(group: Mapping[str, Any], params: Sequence[Any], limit: int | None) -> str:
+def _describe_names(group: ParamGroup, params: Sequence[Any], limit: int | None) -> str:
     """Describe the names of a group's parameters: at most `limit` names, for each reason if the group has reasons."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)

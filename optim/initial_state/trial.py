@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from types import FunctionType, ModuleType
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.utils._pytree import tree_leaves
+
+from timesched.types import ParamGroup
 
 from ..base.sharding import note_dtensor
 from .compare import differences
@@ -104,11 +106,11 @@ def is_hook_attribute(name: str) -> bool:
     return name.startswith("_optimizer_") and name.endswith("_hooks")
 
 
-def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
+def group_settings(group: ParamGroup) -> dict[str, Any]:
     return {key: x for key, x in group.items() if key not in ("params", "param_names")}
 
 
-def empty_group(group: Mapping[str, Any]) -> dict[str, Any]:
+def empty_group(group: ParamGroup) -> dict[str, Any]:
     """A group with empty lists of parameters and names."""
     return {key: [] if key in ("params", "param_names") else x for key, x in group.items()}
 
@@ -130,7 +132,7 @@ def make_parameter(p: Tensor, weights: Tensor) -> Tensor:
     return q
 
 
-def write_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
+def write_values(optimizer: torch.optim.Optimizer, group: ParamGroup, p: Tensor, values: Values) -> None:
     """Write values into the state of a parameter and into its group."""
     if values["state"]:
         optimizer.state[p].update(values["state"])
@@ -157,7 +159,7 @@ def check_state_keys(optimizer: torch.optim.Optimizer) -> None:
             raise Unproven(f"{key!r:.40} is a key of its state and no parameter")
 
 
-def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
+def check_not_shared(optimizer: torch.optim.Optimizer, group: ParamGroup, p: Tensor) -> None:
     """Raise Unproven if a copy would reach parameters of the optimizer, a module or an optimizer.
 
     It may reach parameters by reference or by id.

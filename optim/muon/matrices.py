@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from timesched.types import ParamGroup
 
 from ..base.sharding import (
     Placement,
@@ -36,7 +37,7 @@ class MatrixShape(NamedTuple):
     columns: int
 
 
-def matrix_shape(shape: torch.Size, group: Mapping[str, Any]) -> MatrixShape:
+def matrix_shape(shape: torch.Size, group: ParamGroup) -> MatrixShape:
     """The matrices in a parameter of this shape. With `flatten`, all dimensions after the first are the columns."""
     flatten = group.get("flatten")
     is_stack = len(shape) == 3 if flatten is None else not flatten
@@ -45,7 +46,7 @@ def matrix_shape(shape: torch.Size, group: Mapping[str, Any]) -> MatrixShape:
     return MatrixShape((), shape[0], shape[1:].numel())
 
 
-def block_rows(rows: int, group: Mapping[str, Any]) -> list[int]:
+def block_rows(rows: int, group: ParamGroup) -> list[int]:
     """The number of rows of each block of a matrix. Each block is made orthogonal separately."""
     heads = group.get("num_heads")
     if heads:
@@ -53,7 +54,7 @@ def block_rows(rows: int, group: Mapping[str, Any]) -> list[int]:
     return list(group.get("split_sizes") or [rows])
 
 
-def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> bool:
+def has_full_matrices(placement: Placement, i: int, h: ParamGroup) -> bool:
     """Whether this rank's shard of the `i`-th parameter of a work consists of full matrices."""
     stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
     return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
@@ -139,7 +140,7 @@ def apply_steps(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> No
     add_(p, steps, -step_size)
 
 
-def learning_rate_scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
+def learning_rate_scale(shape: torch.Size, h: ParamGroup, rows: int) -> float:
     """The factor s that multiplies the learning rate, for a block of `rows` rows in a parameter of this shape."""
     variant = h["adjust_lr_fn"]
     stack, _, columns = matrix_shape(shape, h)

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.findings import FindingWarning
 from timesched.once import warn_once
+from timesched.types import ParamGroup, StateDict
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
@@ -172,7 +174,7 @@ class Muon(RuleOptimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 0.02,
         weight_decay: float | Tensor = 0.01,
         momentum: float | Tensor = 0.95,
@@ -202,11 +204,11 @@ class Muon(RuleOptimizer):
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
 
-    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
+    def algorithm_of(self, group: ParamGroup) -> Any:
         algorithm = group.get("algorithm", "muon")
         return self if algorithm == "muon" else self._others.get(algorithm, self)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         muon_defaults, algorithm = self.defaults, self
         if isinstance(param_group, dict):  # torch raises an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
@@ -228,7 +230,7 @@ class Muon(RuleOptimizer):
         if algorithm is self and group["ns_steps"] is None:  # torch's Muon needs the number if it loads this state
             group["ns_steps"] = iteration_count(group["ns_coefficients"], 5)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+    def check_combination(self, group: ParamGroup, where: str) -> None:
         super().check_combination(group, where)
         triples, steps = group["ns_coefficients"], group["ns_steps"]
         count = iteration_count(triples, steps)
@@ -248,7 +250,7 @@ class Muon(RuleOptimizer):
                 "swaps. Pass 'match_rms_adamw'."
             )
 
-    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+    def check_parameter(self, p: Tensor, group: ParamGroup, where: str) -> None:
         super().check_parameter(p, group, where)
         if p.dim() < 2 or p.is_complex():
             raise ValueError(
@@ -274,10 +276,10 @@ class Muon(RuleOptimizer):
                 "shapes would have different weight decay. Pass 'match_rms_adamw', which does not scale weight decay."
             )
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer",)
 
     @staticmethod
@@ -332,7 +334,7 @@ class Muon(RuleOptimizer):
         super().compile(**options)
         self._compiled_own_steps = self._compile_function(compute_own_steps, options)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         return {**super().__getstate__(), "_others": self._others}
 
 
@@ -382,7 +384,7 @@ class NorMuon(Muon):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float | Tensor = 0.02,
         weight_decay: float | Tensor = 0.01,
         momentum: float | Tensor = 0.95,
@@ -410,21 +412,21 @@ class NorMuon(Muon):
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
         _warn_of_large_updates(self)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+    def check_combination(self, group: ParamGroup, where: str) -> None:
         super().check_combination(group, where)
         if group.get("transposed"):
             raise ValueError(f"{where}transposed=True: NorMuon has second moments for rows that are outputs. Use Muon.")
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer", "variance_neuron")
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = row_zeros(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
 
 
-def find_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> str | None:
+def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
     """A group of large matrices with a learning rate that suits a different `adjust_lr_fn`."""
     if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
         return None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from timesched.findings import FindingWarning
 from timesched.once import warn_once
+from timesched.types import ParamGroup
 
 from ..base.hyperparameters import SWITCH, Number
 
@@ -90,18 +91,18 @@ def name_dtypes(value: Any) -> Any:
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
 
 
-def requested_dtype(group: Mapping[str, Any], name: str) -> Any:
+def requested_dtype(group: ParamGroup, name: str) -> Any:
     """The dtype that a group requests for a state; None if it requests no dtype."""
     asked = group.get("state_dtype")
     return resolve_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
-def has_precision_option(group: Mapping[str, Any]) -> bool:
+def has_precision_option(group: ParamGroup) -> bool:
     """Whether an option prevents the group's bfloat16 parameters from losing updates."""
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
-def find_lost_updates(group: Mapping[str, Any], p: Tensor) -> str | None:
+def find_lost_updates(group: ParamGroup, p: Tensor) -> str | None:
     """A parameter in bfloat16 that loses updates."""
     if p.dtype is not torch.bfloat16 or has_precision_option(group):
         return None
@@ -111,7 +112,7 @@ def find_lost_updates(group: Mapping[str, Any], p: Tensor) -> str | None:
     )
 
 
-def find_rounded_steps(group: Mapping[str, Any], i: int, learning_rate: float) -> str | None:
+def find_rounded_steps(group: ParamGroup, i: int, learning_rate: float) -> str | None:
     """Steps of the highest learning rate of group `i` that are rounded away from bfloat16 weights of 1 and below."""
     size = 2.0 ** (math.frexp(learning_rate)[1] + 8)  # above this size, half the distance to the next number is more
     if size > 1 or not any(find_lost_updates(group, p) for p in group["params"]):
@@ -123,7 +124,7 @@ def find_rounded_steps(group: Mapping[str, Any], i: int, learning_rate: float) -
 
 
 def check_precision(
-    group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], class_name: str
+    group: ParamGroup, p: Tensor, states: Sequence[str], other_states: set[Any], class_name: str
 ) -> None:
     """Raise `ValueError` if a parameter with states of these names cannot be stepped by its group's options.
 

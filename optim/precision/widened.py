@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from timesched.types import ParamGroup
+
 from ..base.tensor_lists import Columns, Piece, Tensors
 from .bits import join_, round_to_nearest, signed_integers, split_, split_like, stochastic_round_
 from .noise import Place, element_indices, make_place, noise, tensor_seeds
@@ -29,7 +31,7 @@ class Widening(NamedTuple):
 
 
 def make_widening(
-    group: Mapping[str, Any], columns: Columns, states: Sequence[str | None], parameter_numbers: Mapping[Tensor, int]
+    group: ParamGroup, columns: Columns, states: Sequence[str | None], parameter_numbers: Mapping[Tensor, int]
 ) -> Widening:
     """The float32 step of a group's tensors in these columns.
 

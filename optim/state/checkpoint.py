@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timesched.types import ParamGroup
+
 from ..base.hyperparameters import HYPERPARAMETERS, check_group, read_tags
 from ..base.scalar_states import STEP
 from ..precision.options import REMAINDER, RULES, resolve_dtype
@@ -39,7 +41,7 @@ def load(optimizer: StatefulOptimizer, saved: Mapping[str, Any]) -> None:
                 state[key] = state[key].copy_(value) if isinstance(state[key], Tensor) else copy.deepcopy(value)
 
 
-def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[dict[str, Any]]:
+def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[ParamGroup]:
     """The values that each group gets."""
     groups = optimizer.param_groups
     if len(saved) != len(groups):
@@ -66,9 +68,7 @@ def _parameter_names(groups: Any) -> list[Any]:
     return [number if isinstance(number, str) else name for number, name in pairs]
 
 
-def _read_group(
-    optimizer: StatefulOptimizer, group: Mapping[str, Any], saved_group: Mapping[str, Any], where: str
-) -> dict[str, Any]:
+def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
     """The values that a group gets from the group of the state dict."""
     name = type(optimizer).__name__
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
@@ -102,7 +102,7 @@ def _read_group(
 
 
 def _read_states(
-    optimizer: StatefulOptimizer, saved: Mapping[str, Any], loaded: list[dict[str, Any]], name: str
+    optimizer: StatefulOptimizer, saved: Mapping[str, Any], loaded: list[ParamGroup], name: str
 ) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `loaded`: the values that the groups get."""
     numbers = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
@@ -140,9 +140,7 @@ def _read_states(
     return states
 
 
-def _adapt_state(
-    optimizer: StatefulOptimizer, saved_state: State, p: Tensor, group: Mapping[str, Any], where: str
-) -> State:
+def _adapt_state(optimizer: StatefulOptimizer, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
     """The saved state of a parameter in this class's form, with the states that its precision options add."""
     state, saved_state = optimizer.state[p], optimizer.adapt_state(saved_state, p, group)
     remainder = saved_state.pop(REMAINDER, None)  # torch's flattened dicts have an empty dict if there was none
@@ -166,7 +164,7 @@ def _check_state_names(
     state: State,
     saved_state: State,
     needed: set[str] | None,
-    group: Mapping[str, Any],
+    group: ParamGroup,
     new_values: Mapping[str, Any],
     where: str,
 ) -> None:

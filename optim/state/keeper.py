@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from timesched.types import ParamGroup, StateDict
+
 from ..base.sharding import note_dtensor
 from ..precision.options import REMAINDER
 
@@ -30,16 +32,16 @@ TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 class StatefulOptimizer(Protocol):
     """The part of an optimizer that the keeper and a load use: see the methods of `Optimizer`."""
 
-    param_groups: list[dict[str, Any]]
+    param_groups: list[ParamGroup]
     state: defaultdict[Tensor, Any]
 
-    def algorithm_of(self, group: Mapping[str, Any]) -> Any: ...
+    def algorithm_of(self, group: ParamGroup) -> Any: ...
 
-    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]: ...
+    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]: ...
 
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None: ...
+    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None: ...
 
-    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State: ...
+    def adapt_state(self, state: State, p: Tensor, group: ParamGroup) -> State: ...
 
 
 class StateKeeper:
@@ -54,7 +56,7 @@ class StateKeeper:
         self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}
         self._guards: Any = None  # compares all kinds at once
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled
 
     def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
@@ -154,7 +156,7 @@ def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
     return chain.from_iterable(group["params"] for group in optimizer.param_groups)
 
 
-def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[dict[str, Any]]:
+def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[ParamGroup]:
     """The groups of an optimizer that have some of the chosen parameters, reduced to these parameters."""
     groups = []
     for group in optimizer.param_groups:

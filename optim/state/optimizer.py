@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from timesched.binding.owner import find_owners
+from timesched.types import ParamGroup, StateDict
 
 from ..base.hyperparameters import SWITCH, Rule, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
@@ -70,7 +72,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     structural: ClassVar[tuple[str, ...]] = ()  # switches on which the state or the formula depends
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
-    def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._keeper = StateKeeper()
         self._is_ready = False  # afterwards, a new group gets its state at once
         self._is_stepping = False  # a step may call the step of its base class
@@ -103,7 +105,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
 
-    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
+    def algorithm_of(self, group: ParamGroup) -> Any:
         """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
         return self
 
@@ -111,10 +113,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The optimizers from which `algorithm_of` chooses one."""
         return [self]
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+    def check_combination(self, group: ParamGroup, where: str) -> None:
         """Raise `ValueError` if values that are valid alone cannot be combined. Subclasses override this."""
 
-    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+    def check_parameter(self, p: Tensor, group: ParamGroup, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized in a group. Subclasses add checks."""
         if not (p.is_floating_point() or p.is_complex()):
             raise ValueError(
@@ -123,17 +125,17 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if p.layout is not torch.strided:
             raise ValueError(f"{where}a parameter has the layout {p.layout}. Pass only dense parameters.")
 
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
+    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None:
         """The names of the states that parameter `p` needs with a group's values; None if a subclass does not say."""
         return None
 
-    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+    def adapt_state(self, state: State, p: Tensor, group: ParamGroup) -> State:
         """A parameter's saved state in the form of this class. Subclasses override this to read other forms."""
         return state
 
     # State, and groups that come later
 
-    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         """The initial state of the parameters of some groups, in new tensors.
 
         The optimizer's own state does not change. `preinitialize()` creates the state, while the optimizer has only
@@ -168,7 +170,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """
         self._keeper.reset(self, params)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a group, and create its state at once. An invalid group raises an error, and nothing is added."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group={param_group!r}: it must be a dict. Pass a dict with the key 'params'.")
@@ -227,7 +229,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         for scheduler in find_owners(self):
             scheduler.hold_tensors()
 
-    def hold_tensor(self, group: dict[str, Any], name: str) -> None:
+    def hold_tensor(self, group: ParamGroup, name: str) -> None:
         """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.
 
         Tensors, hyperparameters that cannot change, and keys that are not hyperparameters stay as they are. For
@@ -240,7 +242,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     # Copies and checkpoints
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> StateDict:
         kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
         return {
             **kept,
@@ -250,13 +252,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
             "_is_stepping": False,
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # torch adds this key; here it is not a hyperparameter
         for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
             self.__dict__.setdefault(name, OrderedDict())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The state in torch's form, with the tensors in use; `tags` become sorted lists, dtypes in groups names."""
         self._keeper.follow(self)
         state = super().state_dict()
@@ -266,7 +268,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 group["tags"] = sorted(group["tags"])
         return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict of this class or of torch's class of the same name, at any step.
 
         The values are copied into the existing tensors. Everything is checked before anything changes.

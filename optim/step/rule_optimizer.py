@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
 from timesched.hints import argument_hint, arguments_of
 from timesched.ops import check_compiler
+from timesched.types import ParamGroup, StateDict
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
 from ..base.scalar_states import STEP, scalar_state
@@ -47,17 +49,17 @@ swapped_averages: list[Optimizer] = []
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
-def is_widened(group: Mapping[str, Any], p: Tensor) -> bool:
+def is_widened(group: ParamGroup, p: Tensor) -> bool:
     """Whether a parameter is stepped in float32 although it or its states are bfloat16."""
     return bool(group.get("state_dtype")) or (p.dtype is torch.bfloat16 and has_precision_option(group))
 
 
-def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
+def has_remainder(group: ParamGroup, p: Tensor) -> bool:
     """Whether a parameter has master weights, whose low half is a state."""
     return p.dtype is torch.bfloat16 and bool(group.get("master_weights"))
 
 
-def active_states(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
+def active_states(tensor_states: Sequence[str | None], group: ParamGroup, p: Tensor) -> list[str]:
     """The names of the states of elements that are not switched off, and of the remainder if there is one."""
     names = [name for name in tensor_states if name is not None]
     return [*names, REMAINDER] if has_remainder(group, p) else names
@@ -83,7 +85,7 @@ class RuleOptimizer(Optimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, if it supports the step
 
-    def __init__(self, params: Any, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
+    def __init__(self, params: ParamsT, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
         """`arguments`: the constructor's arguments, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled_step: Callable[..., None] | None = None
         self._parameter_sets: set[tuple[int, ...]] = set()  # the sets of parameters with gradients in compiled steps
@@ -105,29 +107,29 @@ class RuleOptimizer(Optimizer):
             arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
         cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
         self._compiled_step, self._parameter_sets = None, set()  # a copy is compiled again
         self._known_counts = KnownCounts()
 
     # The methods of a subclass
 
-    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         """The first values of the states that are one number for each parameter, by name."""
         return {STEP: 0.0}
 
-    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
         Stochastic rounding uses the positions of the names: each state has different noise.
         """
         raise NotImplementedError
 
-    def advances_count(self, group: Mapping[str, Any]) -> bool:
+    def advances_count(self, group: ParamGroup) -> bool:
         """Whether a step advances a count that exists although neither the rule nor an option needs it."""
         return True
 
-    def initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, without the precision options: zeros. The optimizer does not change."""
         state: State = {name: scalar_state(p, first) for name, first in self.scalar_states(group).items()}
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
@@ -172,12 +174,12 @@ class RuleOptimizer(Optimizer):
     def preinitialize(self) -> None:
         self.state.update(self._initial_states(self.param_groups))
 
-    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         if type(self).preinitialize is not RuleOptimizer.preinitialize:  # a user's class has states of its own
             return super().fresh_state(groups)
         return self._initial_states(groups)
 
-    def _initial_states(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+    def _initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         """The initial states of all parameters of some groups."""
         states: dict[Tensor, State] = {}
         for group in groups:
@@ -188,7 +190,7 @@ class RuleOptimizer(Optimizer):
                         self._known_counts.note([states[p][name]], first)
         return states
 
-    def _initial_state_with_options(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def _initial_state_with_options(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
         check_group(RULES, group, f"{type(self).__name__}.")
         algorithm = self.algorithm_of(group)
@@ -208,13 +210,13 @@ class RuleOptimizer(Optimizer):
             state.setdefault(STEP, scalar_state(p))
         return state
 
-    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+    def _scalar_names(self, algorithm: Any, group: ParamGroup) -> tuple[str, ...]:
         """The names of the algorithm's scalar states, and of a step count if an option needs it."""
         names = algorithm.scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)
 
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
+    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str]:
         algorithm = self.algorithm_of(group)
         return {*self._scalar_names(algorithm, group), *active_states(algorithm.tensor_states(group, p), group, p)}
 
@@ -270,7 +272,7 @@ class RuleOptimizer(Optimizer):
         return list(map(convert_to_plain_tensors, works))
 
     def _make_work(
-        self, algorithm: Any, group: Mapping[str, Any], params: list[Tensor], numbers: Mapping[Tensor, int]
+        self, algorithm: Any, group: ParamGroup, params: list[Tensor], numbers: Mapping[Tensor, int]
     ) -> Work:
         """The work of some parameters of a group, with their gradients and states as they are."""
         hyper = {name: group[name] for name in algorithm.hyper}
@@ -286,7 +288,7 @@ class RuleOptimizer(Optimizer):
         widening = make_widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
         return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=widening)
 
-    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
+    def _columns(self, group: ParamGroup, states: list[State], names: Sequence[str]) -> Columns:
         """The states of these names. Each is a list with one tensor for each parameter."""
         columns: Columns = {}
         for name in names:
@@ -295,7 +297,7 @@ class RuleOptimizer(Optimizer):
             columns[name] = [state[name] for state in states]
         return columns
 
-    def _raise_missing_state(self, group: Mapping[str, Any], name: str) -> None:
+    def _raise_missing_state(self, group: ParamGroup, name: str) -> None:
         """Raise `ValueError` for a state that a group needs after a change of its hyperparameters."""
         values = ", ".join(
             f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
@@ -315,7 +317,7 @@ class RuleOptimizer(Optimizer):
                     "optimizer.compile(), or call optimizer.reset_state()."
                 )
 
-    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
+    def _check_gradients(self, params: list[Tensor], group: ParamGroup) -> None:
         """Raise `RuntimeError` for a gradient that cannot be used."""
         grads: list[Any] = [p.grad for p in params]
         if all(

@@ -26,10 +26,10 @@ from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, TimeLike
+from timesched.types import StateDict
 
 Counts = Mapping[str, int | Tensor]  # of a batch: "samples" and "tokens", or one of them
 CountFunction = Callable[[Any], Counts]  # counts a batch of the user's data loader
-StateDict = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Average(Protocol):
 
     def reset_state(self) -> None: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> StateDict: ...
 
     def load_state_dict(self, state_dict: StateDict) -> None: ...
 
@@ -182,7 +182,7 @@ class Schedulers(LRScheduler):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound})"
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The states of all schedulers, in plain values. The state of an average holds its own tensors, not copies."""
         state: dict[str, Any] = {"schedulers": [bound.state_dict() for bound in self.bound]}
         return state if self.average is None else state | {"average": self.average.state_dict()}
@@ -333,7 +333,7 @@ class CountingSchedulers(Schedulers):
                 stacklevel=2,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The states of all schedulers, and the counts of a batch that is not complete."""
         counts = None if self.counts is None else {name: int(count) for name, count in self.counts.items()}
         return super().state_dict() | {"counts": counts}

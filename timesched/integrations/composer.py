@@ -23,8 +23,9 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_ratio
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
+from timesched.types import StateDict
 
-from .common import Average, Binding, MakeAverage, StateDict, check_average, make_average
+from .common import Average, Binding, MakeAverage, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
@@ -151,7 +152,7 @@ class Schedules(Callback):
         if self._make_average is not None:
             self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Keep a state until the optimizer and the time are loaded. Composer loads the callbacks first."""
         self._saved = state if state["schedules"] is not None else None
 
@@ -281,7 +282,7 @@ class Schedules(Callback):
 
     iteration_end = epoch_end
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The name, the ratio, the state and the number of batches of each scheduler, in plain values.
 
         The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and

@@ -22,6 +22,7 @@ from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
+from timesched.types import StateDict
 
 from .common import Binding, CountFunction, CountingSchedulers, Entry, MakeAverage, Options, check_average, make_average
 
@@ -138,7 +139,7 @@ class _CallbackSchedulers(CountingSchedulers):
         self.counting.count_batch()
         super().step(epoch)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
         if self.counting.epochs_vary:
             for state in state_dict.get("schedulers", []):

@@ -27,8 +27,9 @@ from timesched.binding.groups import require_groups, select_groups
 from timesched.clock import Clock
 from timesched.fields import make_list
 from timesched.time.units import TimeUnit
+from timesched.types import StateDict
 
-from .common import Binding, Schedulers, StateDict, load_states, make_bindings, pair_states
+from .common import Binding, Schedulers, load_states, make_bindings, pair_states
 
 __all__ = ["Binding", "Schedules"]
 
@@ -164,7 +165,7 @@ class Schedules(LRSchedulersContainer):
         """
         self.schedulers[0].begin_at(batches, **counts)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Each schedule as a string, with its value and the clock's counters. The groups of a rank do not change it.
 
         The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and

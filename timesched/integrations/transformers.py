@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from timesched.horizon import ConversionFactor
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import Time, TimeLike
+from timesched.types import StateDict
 
 from .common import (
     Binding,
@@ -343,7 +344,7 @@ class _TrainerClock(Clock):
         epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
         return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
 
-    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+    def read_state(self, state: StateDict) -> Timestamp:
         timestamp = super().read_state(state)
         return timestamp.copy(**self.epoch_after(timestamp.batch.value))
 
@@ -354,7 +355,7 @@ class _TrainerSchedulers(CountingSchedulers):
     fix = "Pass schedule(..., count=), a function that returns {{'{}': ...}}."
     clock: _TrainerClock
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. Raises `ValueError` as `Schedulers` do."""
         try:
             super().load_state_dict(state_dict)

@@ -20,6 +20,7 @@ from timesched.time.units import (
     exact_number,
 )
 from timesched.time.value import Time, read_counter
+from timesched.types import StateDict
 
 # All counters with their units, in the order of the constructor, and then the wall clocks.
 _COUNTERS = {
@@ -143,7 +144,7 @@ class Timestamp(Ordered):
     def __reduce__(self) -> tuple[object, ...]:
         return Timestamp._make, (self._numbers,)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """All counters as ints and all wall clocks as `timedelta`s, by their names."""
         state: dict[str, Any] = dict(zip(FIELDS, self._numbers))
         return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
