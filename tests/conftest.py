@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from torch.torch_version import TorchVersion
 
 HERE = Path(__file__).parent
@@ -40,13 +40,15 @@ collect_ignore = [
 
 # "ci" tries the same examples every time, so that a run that passes passes again; "quick" tries
 # fewer of them, and "deep" searches with new ones.
-# deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
+# deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere. The phase
+# "explain" traces each line while a failure is made smaller, which takes most of the time of a test that expects one.
 settings.register_profile(
     "ci",
     max_examples=100,
     deadline=None,
     print_blob=True,
     derandomize=True,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=20)
