@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,11 @@ from tests.optim.problems import assert_states_close, flat, give_gradients, valu
 from tests.optim.rows import BY_ID, Row
 from tests.optim.signatures import MATRICES, NAMES
 
-# Traces and functionalizes as inductor does, and leaves out the minutes of a C++ compiler.
-BACKEND = "aot_eager"
+IS_DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+# Functionalizes a graph as inductor does, without the minutes of a C++ compiler: two to three times the work of
+# "eager", which captures the graph and runs it. `make test-deep` functionalizes every graph, `make test` one of a kind.
+LOWERED = "aot_eager"
+BACKEND = LOWERED if IS_DEEP else "eager"
 # One row an optimizer in which all that is scheduled is a tensor, and the same with floats.
 HELD = {name: BY_ID[f"{name}-tensors_amsgrad" if name == "Adam" else f"{name}-tensors"] for name in NAMES}
 PLAIN = {name: Row(name, row.label, values(row.kwargs, plain=True)) for name, row in HELD.items()}
@@ -80,7 +84,7 @@ def race(
     eager: Optimizer,
     take: Step | None = None,
     *,
-    steps: int = 20,
+    steps: int = 8,
     missing: Mapping[int, Iterable[int]] | None = None,
 ) -> None:
     """The same steps with both, while all that `optimizer` has in tensors moves: one graph, and equal states."""

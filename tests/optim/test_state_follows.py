@@ -8,6 +8,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
+from tests.optim.compiling import IS_DEEP
 from tests.optim.problems import assert_close, differences, flat, give_gradients, snapshot
 from tests.optim.rows import FULLEST
 from tests.optim.signatures import NAMES
@@ -101,9 +102,14 @@ CHANGES = {
 }
 
 
-@EACH
-@pytest.mark.parametrize("change", CHANGES)
-def test_state_follows(name, way, change):
+# A graph of another dtype, of other parameters, and of new state for one of them; make test-deep has them all.
+COMPILED = CHANGES if IS_DEEP else ("float64", "two replaced", "resized and reset")
+WALKS = [(change, name, "eager") for change in CHANGES for name in NAMES]
+WALKS += [(change, "Adam", "compiled") for change in COMPILED]
+
+
+@pytest.mark.parametrize(("change", "name", "way"), WALKS)
+def test_state_follows(change, name, way):
     """As an optimizer over the new parameters that loads what was kept; for a copy, the original notices nothing."""
     make, begins = CHANGES[change]
     for steps in [(), (1, 2)] if way == "eager" else [(1, 2)]:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import timesched
 from tests.laws.rows import ROWS
+from tests.optim.compiling import IS_DEEP
 from timesched import *  # noqa: F403  # curves of many schedules are compiled
 from timesched.curves import mix
 from timesched.ops import exponential
@@ -45,11 +46,17 @@ SAMPLES = [eval(row.examples[-1], vars(timesched)) for row in ROWS] + [
 ]
 
 
-@pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
-def test_compiles_as_one_graph(schedule, dtype):
-    """Each dtype with a single count for every other schedule, and with many for the others."""
-    single = (SAMPLES.index(schedule) + dtype.is_floating_point) % 2 == 0
+# A single count or many, as integers or floats: one of the four for each schedule, in make test-deep one of each dtype.
+DTYPES = torch.int64, torch.float64
+GRAPHS = [
+    (schedule, dtype, (i + dtype.is_floating_point) % 2 == 0)
+    for i, schedule in enumerate(SAMPLES)
+    for dtype in (DTYPES if IS_DEEP else DTYPES[i // 2 % 2 :][:1])
+]
+
+
+@pytest.mark.parametrize(("schedule", "dtype", "single"), GRAPHS, ids=repr)
+def test_compiles_as_one_graph(schedule, dtype, single):
     torch._dynamo.reset()
     counter, curve = CompileCounter(), schedule.curve(RUN, "ba")
     compiled = torch.compile(curve, fullgraph=True, backend=counter)

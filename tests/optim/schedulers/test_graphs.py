@@ -8,14 +8,13 @@ import torch
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
-from tests.optim.compiling import by_hand, fresh, graphs
+from tests.optim.compiling import BACKEND, by_hand, fresh, graphs
 from tests.optim.schedulers.building import count, make, moved, one_group, optimizer, value
 from tests.optim.schedulers.rows import COSINE, EXAMPLES
 from tests.optim.schedulers.test_custom import Beta, CustomScheduler
 from timesched import Clock
 
 STEPS = 25
-EAGER = "eager"  # captures graphs, and compiles nothing
 
 
 pytestmark = pytest.mark.usefixtures("compiles_afresh")
@@ -44,7 +43,7 @@ MAKERS = {stem: lambda on, stem=stem: [make(stem, EXAMPLES[stem][-1], on)] for s
 MAKERS |= COMBINED
 
 
-def race(name, backend="aot_eager", kind=optim.AdamW):
+def race(name, backend=BACKEND, kind=optim.AdamW):
     """The same steps compiled and in eager mode; every hyperparameter and parameter compared at every step."""
 
     def new(tensors):
@@ -76,11 +75,7 @@ def race(name, backend="aot_eager", kind=optim.AdamW):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_one_graph_and_no_recompilation(name):
-    """Each graph is captured; those of several schedulers are functionalized, too."""
-    if name in COMBINED:
-        race(name)
-    else:
-        race(name, EAGER, optim.SGD)
+    race(name, kind=optim.AdamW if name in COMBINED else optim.SGD)
 
 
 def test_as_machine_code():
@@ -92,10 +87,10 @@ def test_the_scheduler_outside_of_a_compiled_optimizer(early):
     """Compiled before the schedulers are made or after, in one graph; nobody is warned of the order of calls."""
     on = optim.AdamW([{**one_group(), "tags": "decay"}], lr=0.5)
     if early:
-        on.compile(backend="aot_eager")
+        on.compile(backend=BACKEND)
     schedulers = rate_and_decay(on)
     if not early:
-        on.compile(backend="aot_eager")
+        on.compile(backend=BACKEND)
     held = on.param_groups[0]["lr"]
     for _ in range(STEPS):  # a warning would be an error
         on.param_groups[0]["params"][0].grad = torch.ones(3)
@@ -149,7 +144,7 @@ def test_what_a_graph_cannot_do():
         with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
             by_hand(act)()
     with pytest.raises(RuntimeError, match=r"torch\.tensor"):
-        by_hand(number.step, EAGER)()
+        by_hand(number.step, "eager")()
     assert value(number) == 0.1 and count(number) == count(held) == 0
     clock.tick()
     timed.step()
