@@ -15,7 +15,7 @@ from tests.optim.problems import assert_same_steps, flat, ours, parameters, run,
 from tests.optim.rows import BY_ID, ROWS, Row
 from tests.optim.signatures import NAMES
 
-STEPS = 12
+STEPS = 8
 
 
 @pytest.fixture(autouse=True)

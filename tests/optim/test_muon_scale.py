@@ -78,7 +78,7 @@ def test_in_a_compiled_step():
     """Of parameters that start equal, and whose gradients have different scales."""
     exponents = (0, -100, 60)
     params = [Parameter(values((4, 6), 0).float()) for _ in exponents]
-    optimizer = NorMuon(params, lr=0.1)
+    optimizer = NorMuon(params, lr=0.1, ns_steps=2)
     with fresh():
         optimizer.compile(backend="inductor")
         for step in range(1, 4):
