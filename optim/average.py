@@ -195,7 +195,7 @@ class WeightAverage(Optimizer):
         """Do nothing: the gradients belong to the optimizer of the model."""
 
     @makes_no_state
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Add the current weights to the average, after `clock.tick()`.
 
         Raises `TypeError` for a closure. Raises `ValueError` if the clock is before the last step, or does not count
@@ -295,7 +295,7 @@ class WeightAverage(Optimizer):
         start, counter = self._place(self.start)
         return self.start is None or _count(self.clock.timestamp, counter) >= start
 
-    def _place(self, time: Any) -> tuple[Any, Counter]:
+    def _place(self, time: object) -> tuple[Any, Counter]:
         """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""
         return self.clock.horizon.place(time if isinstance(time, Time) else _WHOLE_RUN, scale=False)
 
@@ -380,7 +380,7 @@ class WeightAverage(Optimizer):
                 "Leave the `with` block first."
             )
 
-    def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """The hook of all optimizers before a step."""
         if any(p in self.state for p in _all_parameters(optimizer)):
             self._check_not_swapped(f"a step of {type(optimizer).__name__}")
@@ -403,7 +403,7 @@ class WeightAverage(Optimizer):
         return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}
 
 
-def _read_half_life(half_life: Any) -> Any:
+def _read_half_life(half_life: object) -> Any:
     """Read a half-life: a time above 0, a share above 0, or None."""
     if half_life is None:
         return None
@@ -420,7 +420,7 @@ def _read_half_life(half_life: Any) -> Any:
     return time
 
 
-def _count(timestamp: Any, counter: Counter) -> Exact:
+def _count(timestamp: object, counter: Counter) -> Exact:
     (count,) = counts_of(timestamp, (counter,))
     return count  # type: ignore[no-any-return]  # the counts of a Clock are exact
 

@@ -55,7 +55,7 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
-def _is_muon_group(optimizer: Any, group: ParamGroup) -> bool:
+def _is_muon_group(optimizer: object, group: ParamGroup) -> bool:
     """Whether Muon updates a group of an optimizer, which a trainer may have wrapped."""
     if "algorithm" in group:
         return bool(group["algorithm"] == "muon")

@@ -83,7 +83,7 @@ def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], f
 
 
 @torch.no_grad()
-def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterable[float]) -> dict[str, Any]:
+def merge_weights(state_dicts: Iterable[Mapping[str, object]], coefficients: Iterable[float]) -> dict[str, Any]:
     """The sum of the weights of several checkpoints of a model, each multiplied by its coefficient.
 
     Floating-point and complex tensors are summed in float32 (float64 and complex128 in their own dtype). The result has
@@ -145,11 +145,11 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     return {key: sums[key].to(value.dtype) if key in sums else value for key, value in last.items()}
 
 
-def _is_summed(value: Any) -> bool:
+def _is_summed(value: object) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _describe_kind(value: Any) -> str:
+def _describe_kind(value: object) -> str:
     """Describe the kind of a value, which must be the same in all state dicts."""
     if not isinstance(value, Tensor):
         return "no tensor"

@@ -45,7 +45,7 @@ class BatchSizeSchedule(BatchSizes):
 
     entries: Entries
 
-    def __init__(self, sizes: Mapping[Any, Any] | str, unit: TimeUnit | str | None = None) -> None:
+    def __init__(self, sizes: Mapping[object, object] | str, unit: TimeUnit | str | None = None) -> None:
         unit = None if unit is None else TimeUnit(unit)
         if isinstance(sizes, str):
             pairs: Iterable[tuple[Any, Any]] = map(_split_entry, sizes.split())
@@ -59,7 +59,7 @@ class BatchSizeSchedule(BatchSizes):
         entries = tuple((_read_threshold(threshold, unit), _read_size(size)) for threshold, size in pairs)
         object.__setattr__(self, "entries", _require_increasing(entries))
 
-    def at(self, state: Any) -> int:
+    def at(self, state: object) -> int:
         """The size of the next batch of a run: the size at the last threshold that its counters have reached.
 
         `state`: a `Clock`, or another state with counters. Raises `ValueError` for a threshold in `dur` when the length
@@ -132,7 +132,7 @@ def _split_entry(text: str) -> tuple[str, str]:
     return threshold, size
 
 
-def _read_threshold(value: Any, unit: TimeUnit | None) -> Time:
+def _read_threshold(value: object, unit: TimeUnit | None) -> Time:
     if isinstance(value, str) and _COUNT_TEXT.fullmatch(value):
         if unit is None:
             problem = f"the threshold {value!r} has no unit"

@@ -13,7 +13,7 @@ from timesched.time.value import Time
 _REQUIRED: Any = dataclasses.MISSING
 
 
-def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool = False) -> Any:
+def time(default: object = _REQUIRED, *, above: int | None = None, optional: bool = False) -> Any:
     """A time that is not negative. `above=0`: it must not be 0 either. `optional`: it may be None."""
 
     def read(name: str, value: object) -> Time | None:
@@ -51,7 +51,7 @@ def read_times(name: str, value: object, above: int | None = None) -> list[Time]
 
 
 def number(
-    default: Any = _REQUIRED,
+    default: object = _REQUIRED,
     *,
     least: int | None = None,
     above: int | None = None,
@@ -79,7 +79,7 @@ def number(
     return _make_field(read, default, keyword)
 
 
-def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
+def count(default: object = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
     """A whole number of steps, kept as an int: at least `least`. It may also be a time: above 0 if `least` is 1.
 
     A time in batches is a number of steps.
@@ -108,7 +108,7 @@ def counts() -> Any:
     return _list_field(count(), "step counts, as in [10, 20]")
 
 
-def choice(default: Any, *options: Any) -> Any:
+def choice(default: object, *options: Any) -> Any:
     """One of a few values. The error for another value names the nearest of them."""
 
     def read(name: str, value: object) -> object:
@@ -138,7 +138,7 @@ def flag(default: bool) -> Any:
     return _make_field(read, default)
 
 
-def _make_field(read: Callable[[str, object], Any], default: Any, keyword: bool = False) -> Any:
+def _make_field(read: Callable[[str, object], object], default: object, keyword: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"read": read}, kw_only=keyword)
 
 

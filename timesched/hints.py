@@ -65,7 +65,7 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     return {argument.name: argument for argument in arguments}
 
 
-def check_argument_names(cls: type, keywords: Mapping[str, Any]) -> None:
+def check_argument_names(cls: type, keywords: Mapping[str, object]) -> None:
     """Raise `TypeError` with a hint, in place of Python's, for a keyword that a constructor does not take."""
     arguments = arguments_of(cls)
     if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):

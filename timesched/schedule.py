@@ -161,7 +161,7 @@ class Schedule:
         return sorted(kept, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
     def plot(
-        self, horizon: Horizon | State, unit: TimeUnit | str | None = None, ax: Axes | None = None, **style: Any
+        self, horizon: Horizon | State, unit: TimeUnit | str | None = None, ax: Axes | None = None, **style: object
     ) -> Axes:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
 
@@ -274,7 +274,7 @@ def _run_key(state: Any) -> tuple[object, ...]:
 
 
 def _make_curve(function: Resolved) -> Callable[[Any], Any]:
-    def value(count: Any) -> Any:
+    def value(count: object) -> Any:
         if not isinstance(count, Tensor):
             return float(function((_require_not_negative(count),)))
         if count.dtype is torch.bool or count.is_complex():
@@ -288,7 +288,7 @@ def _make_curve(function: Resolved) -> Callable[[Any], Any]:
     return value
 
 
-def _require_not_negative(count: Any) -> Any:
+def _require_not_negative(count: object) -> Any:
     number = exact_number(count, "count")
     if number < 0:
         raise TimeError(f"count={count!r}: the count is negative. Pass a count of 0 or more.")

@@ -187,7 +187,7 @@ def _stack(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
     return stack.float() if stack.dtype.itemsize < 4 else stack
 
 
-def _stack_factor(c: Any, indices: list[int]) -> Any:
+def _stack_factor(c: object, indices: list[int]) -> Any:
     """A factor for a stack. If each parameter has its own factor, they are joined in one tensor."""
     return torch.stack([c[i] for i in indices]) if isinstance(c, list) else c
 
@@ -222,7 +222,7 @@ def _update_stacks(
     p.sub_(u)
 
 
-def _broadcast_factor(c: Any, stack: Tensor) -> Any:
+def _broadcast_factor(c: object, stack: Tensor) -> Any:
     """A factor with the dimensions of a stack, so that each parameter's factor multiplies its elements."""
     return c.reshape(-1, *[1] * (stack.dim() - 1)) if isinstance(c, Tensor) else c
 

@@ -97,7 +97,9 @@ class ASGD(RuleOptimizer):
         return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
-    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[Any], Any]) -> tuple[Factors, Factors]:
+    def factors_and_scalars(
+        h: Factors, s: Factors, round_as_state: Callable[[object], object]
+    ) -> tuple[Factors, Factors]:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
         steps_averaged = t - h["t0"]

@@ -100,7 +100,7 @@ class NAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[Any], Any]) -> tuple[Factors, Factors]:
+    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[object], Any]) -> tuple[Factors, Factors]:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))

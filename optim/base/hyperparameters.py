@@ -41,7 +41,7 @@ class Number:
         kind = " ".join([kind, " and ".join(bounds)]).strip() + (", or None" if self.optional else "")
         return f"it must be {kind}. Pass {self.example!r}, for example."
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         """Raise `ValueError` if the value breaks the rule, or `TypeError` if it is not a number."""
         if value is None and self.optional:
             return
@@ -85,7 +85,7 @@ class NumberTuple:
     rules: tuple[Number, ...]
     ordered: bool = False  # no number is below the previous one
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         count = len(self.rules)
         if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
             raise TypeError(f"{name}={value!r}: it must be a tuple or list. Pass a tuple of {count} numbers.")
@@ -106,7 +106,7 @@ class NumberTuple:
 class FixedRule:
     """The common part of rules for values that no schedule changes."""
 
-    def held_value(self, value: Any, device: torch.device) -> Any:
+    def held_value(self, value: object, device: torch.device) -> Any:
         """The value after `hold_tensors()`: unchanged."""
         return value
 
@@ -117,7 +117,7 @@ class Choice(FixedRule):
 
     options: tuple[Any, ...] = (False, True)
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         if not any(value is option or (type(value) is type(option) and value == option) for option in self.options):
             types = {type(option) for option in self.options}
             error = ValueError if type(value) in types else TypeError
@@ -127,9 +127,9 @@ class Choice(FixedRule):
 class Rule(Protocol):
     """The values that a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
 
-    def check(self, name: str, value: Any) -> None: ...
+    def check(self, name: str, value: object) -> None: ...
 
-    def held_value(self, value: Any, device: torch.device) -> Any: ...
+    def held_value(self, value: object, device: torch.device) -> Any: ...
 
 
 def rule_table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
@@ -179,6 +179,6 @@ def read_tags(tags: Tags, where: str) -> set[Any]:
     return set(names)
 
 
-def is_switched_off(value: Any) -> bool:
+def is_switched_off(value: object) -> bool:
     """Whether a hyperparameter is the number 0, so that its state is not kept. A tensor may change later."""
     return not isinstance(value, Tensor) and value == 0

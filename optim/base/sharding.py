@@ -42,7 +42,7 @@ def note_dtensor(params: Iterable[Tensor]) -> None:
 # How a tensor is distributed
 
 
-def distribution(x: Any) -> tuple[Any, Any] | None:
+def distribution(x: object) -> tuple[Any, Any] | None:
     """The mesh and the placements of a distributed tensor; None for any other tensor."""
     return (x.device_mesh, x.placements) if isinstance(x, DTENSOR_CLASSES) else None  # type: ignore[attr-defined]  # DTensor
 
@@ -102,13 +102,13 @@ def make_dtensor(x: Tensor, placement: Placement, i: int) -> Tensor:
     return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
 
 
-def make_dtensor_like(x: Tensor, p: Any) -> Tensor:
+def make_dtensor_like(x: Tensor, p: object) -> Tensor:
     """The tensor with the local shard `x`, distributed like `p`."""
     placement = make_placement([p])
     return x if placement is None else make_dtensor(x, placement, 0)
 
 
-def distribute_like(x: Tensor, other: Any) -> Tensor:
+def distribute_like(x: Tensor, other: object) -> Tensor:
     """`x`, which every rank has in full, distributed like `other`."""
     placed = distribution(other)
     if placed is None:

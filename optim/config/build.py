@@ -80,7 +80,7 @@ class Built:
         return replace(values_table(lines, every), note=self._note)
 
 
-def configure_optimizer(optimizer_type: str, params: ParamsT, **kwargs: Any) -> Optimizer:
+def configure_optimizer(optimizer_type: str, params: ParamsT, **kwargs: object) -> Optimizer:
     """An optimizer by the name of its class.
 
     Args:
@@ -108,7 +108,7 @@ def configure_optimizer(optimizer_type: str, params: ParamsT, **kwargs: Any) -> 
 
 
 def configure_lr_scheduler(
-    optimizer: torch.optim.Optimizer, learning_rate: Any, adjust_learning_rate: Mapping[Any, float] | None = None
+    optimizer: torch.optim.Optimizer, learning_rate: object, adjust_learning_rate: Mapping[Any, float] | None = None
 ) -> Any:
     """A learning-rate scheduler from a number, a dict, or a list of dicts.
 
@@ -161,7 +161,7 @@ def configure_lr_scheduler(
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
-def build(model: Any, config: Any, clock: State | None = None) -> Built:
+def build(model: object, config: Any, clock: State | None = None) -> Built:
     """The optimizer and the schedulers of a config, for a model.
 
     Args:
@@ -289,9 +289,9 @@ class Trial:
 
 
 def make_trial(
-    config: Mapping[str, Any],
-    model: Any = None,
-    run: Mapping[str, Any] = MappingProxyType({}),
+    config: Mapping[str, object],
+    model: object = None,
+    run: Mapping[str, object] = MappingProxyType({}),
     place: str = "schedulers[{}]",
     only: int | None = None,
 ) -> Trial:
@@ -330,7 +330,7 @@ def make_trial(
     return trial
 
 
-def _find_tags(value: Any) -> set[str]:
+def _find_tags(value: object) -> set[str]:
     """Return all tags that a scheduler and its children name."""
     if isinstance(value, list):
         return set().union(*map(_find_tags, value))
@@ -351,7 +351,7 @@ class GroupedOptimizer:
     parameters: Sequence[NamedParameter] = ()
 
 
-def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
+def make_optimizer(spec: object, model: Any) -> GroupedOptimizer:
     """Make the optimizer of a specification; or return the optimizer that the config has in place of an entry."""
     if not isinstance(spec, OptimizerSpec):
         return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"))
@@ -373,7 +373,7 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
 
 
 def make_schedulers(
-    specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: State | None, problems: Problems
+    specs: Mapping[str, object], grouped: GroupedOptimizer, clock: State | None, problems: Problems
 ) -> dict[str, Any]:
     """Make the schedulers, by their paths in the config, and check each when all are made. A failed one is None."""
     schedulers = dict.fromkeys(specs)
@@ -387,7 +387,7 @@ def make_schedulers(
 
 
 def check_learning_rates(
-    spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems
+    spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, object], problems: Problems
 ) -> None:
     """Check that schedulers set the learning rates that the optimizer's entry leaves out, and use its factors."""
     unset = set(grouped.unset_lr_groups)
@@ -406,20 +406,20 @@ def check_learning_rates(
         problems.errors.append(ValueError(message))
 
 
-def _is_scaled_by_factors(scheduler: Any) -> bool:
+def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
     is_schedule = isinstance(scheduler, Bound) and scheduler.relative and scheduler.key == "lr"
     return is_schedule or bool(getattr(scheduler, "scales", 0))
 
 
-def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
+def check_schedules(specs: Mapping[str, object], problems: Problems) -> None:
     """Check the values of schedules by making them, which needs no optimizer."""
     for spec in specs.values():
         if isinstance(spec, Spec) and spec.constructor.is_schedule:
             problems.attempt(_make_from_spec, spec, None, None)
 
 
-def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: State | None, path: str) -> Any:
+def _make_scheduler(entry: object, optimizer: torch.optim.Optimizer, clock: State | None, path: str) -> Any:
     if isinstance(entry, Spec):
         scheduler = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
         if isinstance(scheduler, Schedule) and clock is None:
@@ -442,7 +442,7 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: State |
     return scheduler
 
 
-def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
+def _make_from_object(entry: object, argument: object, kind: str, path: str) -> Any:
     """The optimizer or scheduler that takes the place of an entry, or the result of a function that makes it.
 
     `argument`: the model or the optimizer that the function gets.
@@ -456,7 +456,7 @@ def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
     return instance
 
 
-def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: State | None, tags: Tags = None) -> Any:
+def _make_from_spec(spec: object, optimizer: torch.optim.Optimizer, clock: State | None, tags: Tags = None) -> Any:
     """Make the scheduler or schedule of a specification. Its children use its tags if they have none of their own."""
     if not isinstance(spec, Spec):
         return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec
@@ -473,7 +473,7 @@ def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: State | 
         return constructor.cls(**arguments)
 
 
-def _check_written(scheduler: Any, no_decay_groups: Set[int], path: str) -> None:
+def _check_written(scheduler: object, no_decay_groups: Set[int], path: str) -> None:
     """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
     with prefix_errors(path):
         if isinstance(scheduler, Bound):

@@ -31,13 +31,13 @@ class Constructor:
     has_clock: bool
     parameters: Mapping[str, inspect.Parameter]  # the other arguments, which a config may set
 
-    def missing_arguments(self, arguments: Mapping[str, Any]) -> list[str]:
+    def missing_arguments(self, arguments: Mapping[str, object]) -> list[str]:
         """The names of the arguments without a default that are missing."""
         parameters = self.parameters.values()
         return [p.name for p in parameters if p.default is p.empty and p.name not in arguments]
 
     def read_arguments(
-        self, arguments: dict[str, Any], path: str, other_keys: Sequence[str] = (), require_all: bool = True
+        self, arguments: dict[str, object], path: str, other_keys: Sequence[str] = (), require_all: bool = True
     ) -> dict[str, Any]:
         """Read the arguments for the constructor: a list becomes a tuple if the default is a tuple.
 
@@ -93,7 +93,7 @@ class Family:
         """Our classes by their public names."""
         return {name: cls for classes in self.by_suffix.values() for name, cls in classes.items()}
 
-    def find(self, name: Any, path: str) -> type:
+    def find(self, name: object, path: str) -> type:
         """The class of this name. Errors begin with `path`.
 
         Raises `ValueError` with similar names, or with the full names if several classes have the name.

@@ -13,7 +13,7 @@ class Problems:
     def __init__(self) -> None:
         self.errors: list[TypeError | ValueError] = []
 
-    def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def attempt(self, function: Callable[..., object], *arguments: object) -> Any:
         """Call a function and return its result. If it fails, note its error and return None."""
         try:
             return function(*arguments)

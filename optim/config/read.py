@@ -33,7 +33,7 @@ OTHER_KEYS = (
 )  # fmt: skip
 
 
-def read(config: Any) -> Any:
+def read(config: object) -> Any:
     """The config as new dicts and lists, which the caller may change.
 
     A mapping is copied, and may hold any Python objects. A path, or a string of one line that ends in `.yaml` or
@@ -80,7 +80,7 @@ def _parse_yaml(text: str, source: str) -> Any:
     return _copy_containers(content, "config", _PLAIN)
 
 
-def _copy_containers(value: Any, path: str, types: Any, parents: tuple[int, ...] = ()) -> Any:
+def _copy_containers(value: object, path: str, types: Any, parents: tuple[int, ...] = ()) -> Any:
     """A copy of the mappings and lists as dicts and lists, whose values must be of `types`.
 
     `parents`: the identities of the containers around the value.
@@ -108,7 +108,7 @@ def _copy_containers(value: Any, path: str, types: Any, parents: tuple[int, ...]
     return value
 
 
-def read_numbers(value: Any) -> Any:
+def read_numbers(value: object) -> Any:
     """Turn text that is a decimal number by YAML 1.2 into a number, also inside lists and mappings.
 
     Text under the keys for globs, tags and hyperparameters stays text.
@@ -135,7 +135,7 @@ class OldLearningRate:
     value: Any
 
 
-def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
+def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     """The values of a config under our keys. `check_keys` finds unknown keys among them.
 
     A Trainer's file has these keys under `trainer` and `init`, and the old form has them at the top. All other keys of
@@ -167,7 +167,7 @@ def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     return {"optimizer": None, **result, "schedulers": entries}
 
 
-def check_keys(config: Mapping[str, Any]) -> None:
+def check_keys(config: Mapping[str, object]) -> None:
     """Raise `ValueError` for the unknown keys of a config, with a line for each."""
     unknown = [name for name in config if name not in KEYS]
     if unknown:
@@ -175,7 +175,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
         raise ValueError("\n".join(lines))
 
 
-def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any]:
+def _read_max_duration(config: Mapping[str, object], section: str) -> dict[str, Any]:
     """Read the `max_duration` from the steps in a Trainer's loop, if it has any."""
     loop: Any = config.get(section)
     for name in LENGTH_KEYS if isinstance(loop, dict) else ():
@@ -185,7 +185,7 @@ def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any
     return {}
 
 
-def _read_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
+def _read_old_form(optimizer: Mapping[str, object], schedulers: object) -> dict[str, Any]:
     """Turn the optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, into entries."""
     arguments = dict(optimizer)
     optimizer_type = arguments.pop("optimizer_type")

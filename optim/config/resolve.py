@@ -54,7 +54,7 @@ class OptimizerSpec(Spec):
 
 
 def resolve_entries(
-    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: State | None, problems: Problems
+    sections: Mapping[str, Any], entries: Mapping[str, object], clock: State | None, problems: Problems
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
 
@@ -88,7 +88,7 @@ def make_clock(sections: Mapping[str, Any], clock: State | None) -> Any:
 # One entry
 
 
-def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
+def _read_entry(entry: object, path: str) -> tuple[Any, dict[str, Any], str]:
     """Read the name, the arguments and the path of an entry `{Name: {arguments}}`."""
     if not isinstance(entry, Mapping) or len(entry) != 1:
         raise TypeError(f"{path}={entry!r:.80}: this is no entry. Write it as {{Name: {{argument: value}}}}.")
@@ -98,7 +98,7 @@ def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     return name, dict(arguments or {}), f"{path}.{name}"
 
 
-def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
+def resolve_optimizer(entry: object, is_lr_scheduled: bool) -> Any:
     """The specification of an optimizer; or the entry itself, if it is an optimizer or a function.
 
     `is_lr_scheduled`: the config has a scheduler of `optim.lr_scheduler`, so the learning rate may be missing. Raises
@@ -139,7 +139,7 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     )
 
 
-def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None:
+def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> None:
     """Rename the key `alias` to `name`. Raises `ValueError` if both keys are present."""
     if alias in arguments:
         if name in arguments:
@@ -147,7 +147,7 @@ def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None
         arguments[name] = arguments.pop(alias)
 
 
-def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, Any]) -> bool:
+def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object]) -> bool:
     """Whether the arguments, or else the defaults of the class, have weight decay. For Muon, its algorithms count."""
     for name, algorithm in ALGORITHMS.items() if issubclass(constructor.cls, Muon) else ():
         own_arguments = arguments.get(name)
@@ -157,7 +157,7 @@ def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, Any]) ->
     return bool(comparable_value(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
-def _claim(rule: Any, path: str, constructor: Constructor) -> Claim:
+def _claim(rule: object, path: str, constructor: Constructor) -> Claim:
     """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
     rule = read_numbers(rule)
     if isinstance(rule, dict):
@@ -171,7 +171,7 @@ def _claim(rule: Any, path: str, constructor: Constructor) -> Claim:
     return claim
 
 
-def resolve_scheduler(entry: Any, path: str, clock: State | None) -> Any:
+def resolve_scheduler(entry: object, path: str, clock: State | None) -> Any:
     """The specification of a scheduler; or the entry itself, if it is a scheduler or a function."""
     if _is_object_or_function(entry):
         return entry
@@ -180,13 +180,19 @@ def resolve_scheduler(entry: Any, path: str, clock: State | None) -> Any:
     return _resolve_named(*_read_entry(read_numbers(entry), path), family=SCHEDULER, clock=clock)
 
 
-def _is_object_or_function(entry: Any) -> bool:
+def _is_object_or_function(entry: object) -> bool:
     """Whether an entry is an optimizer, a scheduler, or a function that makes one."""
     return not isinstance(entry, (type, Schedule)) and (callable(entry) or hasattr(entry, "step"))
 
 
 def _resolve_named(
-    name: Any, arguments: dict[str, Any], path: str, *, family: Family, clock: State | None, in_sequence: bool = False
+    name: object,
+    arguments: dict[str, object],
+    path: str,
+    *,
+    family: Family,
+    clock: State | None,
+    in_sequence: bool = False,
 ) -> Spec:
     """The specification of a named scheduler or schedule, and of its children.
 
@@ -206,7 +212,7 @@ def _resolve_named(
 
 
 def _resolve_children(
-    constructor: Constructor, arguments: Mapping[str, Any], path: str, clock: State | None, in_sequence: bool
+    constructor: Constructor, arguments: Mapping[str, object], path: str, clock: State | None, in_sequence: bool
 ) -> dict[str, Any]:
     """The specifications of a scheduler's children, by the names of its arguments.
 
@@ -274,7 +280,7 @@ def _default_milestones(specs: Sequence[Spec], clock: State | None) -> list[Any]
     return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 
 
-def has_time(value: Any) -> bool:
+def has_time(value: object) -> bool:
     """Whether a value is a time, or a specification has a time in its arguments, so that it needs a clock."""
     if isinstance(value, Spec):
         values = [argument for name, argument in value.arguments.items() if name != TAGS]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from timesched.binding import Bound
 from timesched.types import ParamGroup
@@ -25,14 +24,14 @@ def norm_and_bias_names(parameters: Iterable[NamedParameter], groups: Sequence[P
     return {i: own_names for i, own_names in names_by_group.items() if own_names}
 
 
-def scheduled_groups(scheduler: Any) -> set[int]:
+def scheduled_groups(scheduler: object) -> set[int]:
     """The indices of the groups to which a scheduler gives weight decay. A multiple of 0 does not count."""
     if not isinstance(scheduler, Bound) or scheduler.key != "weight_decay":
         return set()
     return {i for i, factor in zip(scheduler.indices, scheduler.factors) if factor}
 
 
-def decaying_groups(groups: Sequence[ParamGroup], schedulers: Iterable[Any]) -> set[int]:
+def decaying_groups(groups: Sequence[ParamGroup], schedulers: Iterable[object]) -> set[int]:
     """The indices of the groups that have weight decay, now or by a scheduler."""
     indices = {i for i, group in enumerate(groups) if group.get("weight_decay")}
     return indices.union(*map(scheduled_groups, schedulers))

@@ -27,14 +27,14 @@ from .rules import (
 
 def configure_param_groups(
     model: nn.Module | Iterable[tuple[str, Tensor]],
-    rules: Iterable[Mapping[str, Any]] = (),
+    rules: Iterable[Mapping[str, object]] = (),
     *,
     weight_decay: float | Tensor | None = None,
     no_decay: bool | Selector | Iterable[Selector] = True,
     adjust_learning_rate: Mapping[Any, float] | None = None,
     decay_tag: str | None = None,
     matrices: str | None = None,
-    output_head: Any = None,
+    output_head: object = None,
     frozen: bool = True,
     names: bool = True,
 ) -> list[ParamGroup]:
@@ -149,7 +149,7 @@ def configure_param_groups(
     return list(groups.values())
 
 
-def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
+def _read_claims(model: object, rules: object, factors: object, weight_decay: object, no_decay: object) -> list[Claim]:
     """Read the claims of `rules`, `adjust_learning_rate` and `no_decay`."""
     claims = read_rules(rules)
     claims += read_factors({} if factors is None else factors)
@@ -163,7 +163,11 @@ def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_dec
 
 
 def _complete_settings(
-    tags: frozenset[str], settings: dict[str, Any], decision: Decision | None, weight_decay: Any, decay_tags: set[str]
+    tags: frozenset[str],
+    settings: dict[str, object],
+    decision: Decision | None,
+    weight_decay: object,
+    decay_tags: set[str],
 ) -> tuple[frozenset[str], dict[str, Any]]:
     """Complete the tags and settings of a parameter, which come from claims, by its algorithm and weight decay.
 
@@ -179,7 +183,9 @@ def _complete_settings(
     return tags, settings
 
 
-def _require_group(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def _require_group(
+    tags: frozenset[str], settings: dict[str, object], groups: dict[object, dict[str, object]]
+) -> dict[str, Any]:
     """The group with these tags and settings. If `groups` does not have it, it is made and added."""
     settings = dict(sorted(settings.items()))
     key = (tags, comparable_value(list(settings.items())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -55,7 +55,7 @@ def is_norm_or_bias(owner: Owner) -> bool:
     return bool(issubclass(kind, NORMS) or NORM_NAME.fullmatch(kind.__name__) or BIAS_NAME.fullmatch(name))
 
 
-def find_parameters(model: Any) -> list[NamedParameter]:
+def find_parameters(model: object) -> list[NamedParameter]:
     """Find the parameters of a model, or of its `named_parameters()`, in their order.
 
     There are two names: `raw`, as in the model, and `clean`, without the parts that wrappers add.

@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     hint: str = ""  # the end of the error for a selector that matches nothing
 
 
-def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
+def read_selectors(value: object, source: str) -> tuple[Selector, ...]:
     """Read globs and layer types, one or several, as a tuple."""
     selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
     for selector in selectors:
@@ -49,19 +49,19 @@ def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
     return selectors
 
 
-def read_rules(rules: Any, name: str = "rules") -> list[Claim]:
+def read_rules(rules: object, name: str = "rules") -> list[Claim]:
     """Read the dicts of `configure_param_groups(rules=...)` as claims. Errors call the list `name`."""
     return [read_rule(rule, f"{name}[{i}]") for i, rule in enumerate(require_rules(rules, name))]
 
 
-def require_rules(rules: Any, name: str) -> list[Any]:
+def require_rules(rules: object, name: str) -> list[Any]:
     """Check that the rules are a list. The rules themselves are not read."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
         raise TypeError(f"{name}={rules!r:.80}: this is no list. Pass one, as [{{'params': '*bias', 'tags': 'bias'}}].")
     return list(rules)
 
 
-def read_rule(rule: Any, where: str) -> Claim:
+def read_rule(rule: object, where: str) -> Claim:
     """Read a rule as a claim. Errors call the rule `where`."""
     if isinstance(rule, Claim):  # a config has read it already
         return rule
@@ -89,7 +89,7 @@ def read_rule(rule: Any, where: str) -> Claim:
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
 
-def read_factors(factors: Any) -> list[Claim]:
+def read_factors(factors: object) -> list[Claim]:
     """Read `adjust_learning_rate` as claims."""
     if not isinstance(factors, Mapping):
         raise TypeError(f"{FACTOR}={factors!r:.80}: this is no dict. Pass a dict from globs or layer types to factors.")
@@ -102,7 +102,7 @@ def read_factors(factors: Any) -> list[Claim]:
     return claims
 
 
-def read_factor_claims(model: Any, parameters: Sequence[NamedParameter], factors: Any) -> list[Claim]:
+def read_factor_claims(model: object, parameters: Sequence[NamedParameter], factors: Any) -> list[Claim]:
     """Read the factors in a config, and the `scale` of the model's own groups that the config does not name.
 
     A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
@@ -131,7 +131,7 @@ def read_factor_claims(model: Any, parameters: Sequence[NamedParameter], factors
     return claims
 
 
-def make_claims(value: Any, argument: str, settings: Mapping[str, Any], layers: bool = False) -> list[Claim]:
+def make_claims(value: object, argument: str, settings: Mapping[str, object], layers: bool = False) -> list[Claim]:
     """Make a claim for each of the globs and layer types in `argument`."""
     selectors = read_selectors(value, argument)
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
@@ -218,7 +218,7 @@ def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], di
     return tags, {key: value for key, (value, _) in values.items()}
 
 
-def comparable_value(value: Any) -> Any:
+def comparable_value(value: object) -> Any:
     """A value that can be compared and hashed: numbers instead of tensors, tuples instead of lists."""
     if isinstance(value, Tensor):
         return value.item()

@@ -67,7 +67,7 @@ def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) ->
     return columns
 
 
-def _describe_names(group: ParamGroup, params: Sequence[Any], limit: int | None) -> str:
+def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | None) -> str:
     """Describe the names of a group's parameters: at most `limit` names, for each reason if the group has reasons."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)

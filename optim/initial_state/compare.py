@@ -13,12 +13,12 @@ from ..base.sharding import local_shard
 Path = tuple[Any, ...]  # where a leaf is in nested dicts, lists and tuples
 
 
-def leaves(values: Any) -> dict[Path, Any]:
+def leaves(values: object) -> dict[Path, Any]:
     """The leaves of nested dicts, lists and tuples, by path."""
     return dict(tree_flatten_with_path(values)[0])
 
 
-def differences(first: Any, second: Any) -> dict[Path, tuple[str, str]]:
+def differences(first: object, second: object) -> dict[Path, tuple[str, str]]:
     """The leaves that differ in two nested values: a pair of short texts for each path."""
     a, b = leaves(first), leaves(second)
     texts = {}
@@ -28,7 +28,7 @@ def differences(first: Any, second: Any) -> dict[Path, tuple[str, str]]:
     return texts
 
 
-def are_equal(first: Any, *others: Any) -> bool:
+def are_equal(first: object, *others: object) -> bool:
     """Whether all leaves are bit-identical, except for the sign of zeros."""
     return all(is_equal(first, other) for other in others)
 
@@ -44,6 +44,6 @@ def is_equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def short_text(x: Any) -> str:
+def short_text(x: object) -> str:
     """Describe a value in one short line."""
     return " ".join(str(x).split())[:50]

@@ -123,11 +123,11 @@ def earlier_numbers(first: Any, second: Any) -> list[Any]:
     return [type(first)(x) for x in (0, 1, first - (second - first), first, ratio)]
 
 
-def has_nan(x: Any) -> bool:
+def has_nan(x: object) -> bool:
     return isinstance(x, (Tensor, float)) and bool(torch.as_tensor(x).isnan().any())
 
 
-def make_initial_values(observation: Observation, guess: dict[Path, Any]) -> Values:
+def make_initial_values(observation: Observation, guess: dict[Path, object]) -> Values:
     """Make the state and the group keys that the first step added or set, with the leaves of a guess."""
     pairs, structure = tree_flatten_with_path(observation.first)
     values = tree_unflatten([guess.get(path, x) for path, x in pairs], structure)

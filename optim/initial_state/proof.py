@@ -79,7 +79,7 @@ def find_proven_values(make_trial: MakeTrial, weights: Sequence[Tensor], check: 
         guesses[smallest].pop(0)
 
 
-def element_count(x: Any) -> int:
+def element_count(x: object) -> int:
     return x.numel() if isinstance(x, Tensor) else 0
 
 

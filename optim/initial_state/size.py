@@ -17,7 +17,7 @@ from .known import is_known, missing_state
 from .trial import Trial, check_not_shared, numbered_parameters
 
 
-def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
+def state_bytes(target: torch.optim.Optimizer | tuple[object, ...]) -> int:
     """The bytes of all state tensors of an optimizer, once every parameter has had a gradient.
 
     target is an optimizer, or (class, parameters) or (class, parameters, arguments), with the keyword arguments as a
@@ -50,7 +50,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
         return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))
 
 
-def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
+def make_optimizer(target: object, fake: FakeTensorMode) -> torch.optim.Optimizer:
     """Make an optimizer from its class, parameters and arguments."""
     kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
@@ -63,7 +63,7 @@ def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
         return kind(params, **values)
 
 
-def total_bytes(values: Iterable[Any]) -> int:
+def total_bytes(values: Iterable[object]) -> int:
     """The total bytes of the tensors among the values. A distributed tensor counts as its local part."""
     return sum(local_shard(x, x).nbytes for x in values if isinstance(x, Tensor))
 

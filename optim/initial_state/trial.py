@@ -115,7 +115,7 @@ def empty_group(group: ParamGroup) -> dict[str, Any]:
     return {key: [] if key in ("params", "param_names") else x for key, x in group.items()}
 
 
-def copy_values(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
+def copy_values(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: object) -> Any:
     """Copy values of an optimizer. Its bound methods become bound methods of the trial."""
     known: dict[int, Any] = {id(original): trial}
     for x in tree_leaves(values):
@@ -189,7 +189,7 @@ def check_not_shared(optimizer: torch.optim.Optimizer, group: ParamGroup, p: Ten
             todo += [(name, referent, is_shared) for referent in referents(x)]
 
 
-def referents(x: Any) -> list[Any]:
+def referents(x: object) -> list[Any]:
     """The objects that an object refers to, without the globals of a function."""
     if isinstance(x, FunctionType):
         return [x.__closure__, x.__defaults__, x.__kwdefaults__]

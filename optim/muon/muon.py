@@ -181,7 +181,7 @@ class Muon(RuleOptimizer):
         nesterov: bool = True,
         ns_steps: int | None = None,
         *,
-        ns_coefficients: Any = JORDAN,
+        ns_coefficients: object = JORDAN,
         eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
@@ -190,9 +190,9 @@ class Muon(RuleOptimizer):
         transposed: bool = False,
         ns_dtype: torch.dtype | str | None = None,
         cautious_weight_decay: bool = False,
-        adamw: Mapping[str, Any] | None = None,
-        lion: Mapping[str, Any] | None = None,
-        process_group: Any = None,
+        adamw: Mapping[str, object] | None = None,
+        lion: Mapping[str, object] | None = None,
+        process_group: object = None,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
@@ -330,7 +330,7 @@ class Muon(RuleOptimizer):
                 )
         return compute_own_steps(inputs)
 
-    def compile(self, **options: Any) -> None:
+    def compile(self, **options: object) -> None:
         super().compile(**options)
         self._compiled_own_steps = self._compile_function(compute_own_steps, options)
 
@@ -392,7 +392,7 @@ class NorMuon(Muon):
         nesterov: bool = True,
         ns_steps: int | None = None,
         *,
-        ns_coefficients: Any = JORDAN,
+        ns_coefficients: object = JORDAN,
         eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
@@ -401,9 +401,9 @@ class NorMuon(Muon):
         transposed: bool = False,
         ns_dtype: torch.dtype | str | None = None,
         cautious_weight_decay: bool = False,
-        adamw: Mapping[str, Any] | None = None,
-        lion: Mapping[str, Any] | None = None,
-        process_group: Any = None,
+        adamw: Mapping[str, object] | None = None,
+        lion: Mapping[str, object] | None = None,
+        process_group: object = None,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
@@ -443,7 +443,7 @@ def _warn_of_large_updates(optimizer: Muon) -> None:
 
 
 def _make_other_optimizers(
-    precision: Mapping[str, Any], **arguments_by_name: Mapping[str, Any] | None
+    precision: Mapping[str, object], **arguments_by_name: Mapping[str, object] | None
 ) -> dict[str, RuleOptimizer]:
     """Make optimizers without parameters, by algorithm. They define the hyperparameters and states of their groups."""
     optimizers = {}

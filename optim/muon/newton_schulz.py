@@ -56,7 +56,7 @@ TRIPLE = NumberTuple((Number(scheduled=False),) * 3)
 class Coefficients(FixedRule):
     """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         if isinstance(value, str):
             Choice(tuple(TABLES)).check(name, value)
         elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):

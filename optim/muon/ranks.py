@@ -111,7 +111,7 @@ class Exchange(NamedTuple):
 
 
 def step_shared_matrices(
-    works: list[Work], process_group: Any, compute_steps: ComputeSteps, *, read_on_host: bool
+    works: list[Work], process_group: object, compute_steps: ComputeSteps, *, read_on_host: bool
 ) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
@@ -142,7 +142,7 @@ def _is_muon_work(work: Work) -> bool:
     return "ns_coefficients" in work.hyper
 
 
-def _find_sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] | None:
+def _find_sharing(work: Work, i: int, process_group: object) -> tuple[Any, int | None] | None:
     """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
 
     None if each rank updates the parameter by itself: the rank has full matrices, or the split allows no owner.
@@ -399,7 +399,7 @@ def is_redundant(work: Work) -> bool:
     return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
 
 
-def read_process_group(process_group: Any) -> Any:
+def read_process_group(process_group: object) -> Any:
     """Read the argument `process_group`. None where there are no other ranks. Raises `TypeError` for other objects."""
     if not process_group:
         return None

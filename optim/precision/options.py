@@ -62,7 +62,7 @@ class Precision(TypedDict, total=False):
 class StateDtype:
     """The rule for `state_dtype`."""
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         for dtype in value.values() if isinstance(value, Mapping) else [value]:
             if dtype is not None and resolve_dtype(dtype) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
@@ -79,12 +79,12 @@ RULES: Mapping[str, Any] = {
 }
 
 
-def resolve_dtype(value: Any) -> Any:
+def resolve_dtype(value: object) -> Any:
     """The dtype of this name. Any other value is returned unchanged."""
     return getattr(torch, value, value) if isinstance(value, str) else value
 
 
-def name_dtypes(value: Any) -> Any:
+def name_dtypes(value: object) -> Any:
     """A value of a group with names in place of dtypes, as in a checkpoint."""
     if isinstance(value, Mapping):
         return {key: name_dtypes(x) for key, x in value.items()}
@@ -124,7 +124,7 @@ def find_rounded_steps(group: ParamGroup, i: int, learning_rate: float) -> str |
 
 
 def check_precision(
-    group: ParamGroup, p: Tensor, states: Sequence[str], other_states: set[Any], class_name: str
+    group: ParamGroup, p: Tensor, states: Sequence[str], other_states: set[object], class_name: str
 ) -> None:
     """Raise `ValueError` if a parameter with states of these names cannot be stepped by its group's options.
 

@@ -23,7 +23,7 @@ from .keeper import State, StatefulOptimizer, cast_invariants, describe_tensor
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
 
 
-def load(optimizer: StatefulOptimizer, saved: Mapping[str, Any]) -> None:
+def load(optimizer: StatefulOptimizer, saved: Mapping[str, object]) -> None:
     """Write a state dict into an optimizer. If something differs, a `ValueError` names it and nothing has changed."""
     name = type(optimizer).__name__
     for key in ("state", "param_groups"):
@@ -165,7 +165,7 @@ def _check_state_names(
     saved_state: State,
     needed: set[str] | None,
     group: ParamGroup,
-    new_values: Mapping[str, Any],
+    new_values: Mapping[str, object],
     where: str,
 ) -> None:
     """Raise `ValueError` if the saved names differ from the parameter's states, or from those that new values need."""
@@ -186,7 +186,7 @@ def _join_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 
-def _require_fit(value: Any, current: Any, where: str) -> Any:
+def _require_fit(value: Any, current: object, where: str) -> Any:
     """Return `value` if it can be written into `current`; otherwise raise `ValueError`."""
     if not isinstance(current, Tensor):
         return value
@@ -206,7 +206,7 @@ def _require_fit(value: Any, current: Any, where: str) -> Any:
     return value
 
 
-def _convert_like(current: Any, value: Any) -> Any:
+def _convert_like(current: object, value: object) -> Any:
     """`value` in the type of `current`: a tensor stays a tensor, a number a number, a list a list."""
     if isinstance(current, (tuple, list)) and isinstance(value, (tuple, list)):
         items = list(map(_convert_like, current, value)) if len(current) == len(value) else copy.deepcopy(list(value))
@@ -222,7 +222,7 @@ def _convert_like(current: Any, value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _write_value(current: Any, value: Any, written: dict[int, Tensor]) -> Any:
+def _write_value(current: object, value: Any, written: dict[int, Tensor]) -> Any:
     """Write the value into the existing tensor, and return it.
 
     If several groups share a tensor and were saved with different values, each group gets its own tensor.

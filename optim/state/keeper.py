@@ -148,7 +148,7 @@ def _state_kinds(p: Tensor, state: State) -> tuple[Any, dict[str, Any]]:
     return _tensor_kind(p), {name: _tensor_kind(x) for name, x in state.items()}
 
 
-def _tensor_kind(x: Any) -> Any:
+def _tensor_kind(x: object) -> Any:
     return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
@@ -202,12 +202,12 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
         }
 
 
-def cast_invariants(x: Any) -> Any:
+def cast_invariants(x: object) -> Any:
     """The properties that a cast and a move do not change."""
     return (x.shape, x.is_complex(), *_mesh_and_placements(x)) if isinstance(x, Tensor) else None
 
 
-def describe_tensor(x: Any) -> str:
+def describe_tensor(x: object) -> str:
     """The properties of a tensor that must fit its parameter, for a message."""
     if not isinstance(x, Tensor):
         return repr(x)

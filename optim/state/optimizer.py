@@ -72,7 +72,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     structural: ClassVar[tuple[str, ...]] = ()  # switches on which the state or the formula depends
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+    def __init__(self, params: ParamsT, defaults: dict[str, object], enable_global_step: bool = False) -> None:
         self._keeper = StateKeeper()
         self._is_ready = False  # afterwards, a new group gets its state at once
         self._is_stepping = False  # a step may call the step of its base class
@@ -90,7 +90,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._is_ready = True
         self._keeper.keep(self, self.fresh_state(self.param_groups))
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = wrap_step(cls.step)  # type: ignore[method-assign]  # what torch does at construction
@@ -102,7 +102,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Fill `self.state` for each parameter of `self.param_groups`. Only this method may create state."""
 
     @abstractmethod
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
 
     def algorithm_of(self, group: ParamGroup) -> Any:
@@ -305,7 +305,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         count.view(1).add_(1)  # a graph on the CPU would drop this addition to a 0-dim float64 tensor itself
         return count
 
-    def visit_state(self, fn: Callable[[Any], Any]) -> None:
+    def visit_state(self, fn: Callable[[object], object]) -> None:
         """Call `fn` with each state value. A result that is not None replaces the value."""
         for state in self.state.values():
             for name, value in state.items():
@@ -313,7 +313,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 if result is not None:
                     state[name] = result
 
-    def apply(self, fn: Callable[[Any], Any]) -> Optimizer:
+    def apply(self, fn: Callable[[object], object]) -> Optimizer:
         """Call `fn` with this optimizer, like `nn.Module.apply` with modules. Returns the optimizer."""
         fn(self)
         return self
@@ -327,13 +327,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
         for hook in list(self._zero_grad_post_hooks.values()):
             hook(self, args, kwargs)
 
-    def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_zero_grad_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` before each `zero_grad`. Call `remove()` of the result to stop this."""
         handle = RemovableHandle(self._zero_grad_pre_hooks)
         self._zero_grad_pre_hooks[handle.id] = hook
         return handle
 
-    def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_zero_grad_post_hook(self, hook: Callable[..., object]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each `zero_grad`. Call `remove()` of the result to stop this."""
         handle = RemovableHandle(self._zero_grad_post_hooks)
         self._zero_grad_post_hooks[handle.id] = hook

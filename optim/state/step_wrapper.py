@@ -30,7 +30,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     trusted = getattr(step, "makes_no_state", False)
 
     @functools.wraps(step)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, *args: object, **kwargs: object) -> Any:
         if torch.compiler.is_compiling() or self._is_stepping:  # in a graph, or called by the step of a subclass
             with torch.no_grad():
                 return step(self, *args, **kwargs)
@@ -54,7 +54,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _enable_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _enable_gradients(args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args and callable(args[0]):
         args = (torch.enable_grad()(args[0]), *args[1:])
     if callable(kwargs.get("closure")):

@@ -98,7 +98,7 @@ class RuleOptimizer(Optimizer):
             params, {k: v for k, v in arguments.items() if k in self.hyper} | precision, enable_global_step
         )
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if arguments and arguments[-1].name == "precision":
@@ -147,7 +147,7 @@ class RuleOptimizer(Optimizer):
 
     @classmethod
     def factors_and_scalars(
-        cls, h: Factors, s: Factors, round_as_state: Callable[[Any], Any]
+        cls, h: Factors, s: Factors, round_as_state: Callable[[object], object]
     ) -> tuple[Factors, Factors]:
         """The factors, and the new values of scalar states, by name. The count of steps is not among them.
 
@@ -234,7 +234,7 @@ class RuleOptimizer(Optimizer):
     # A step
 
     @makes_no_state
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -343,7 +343,7 @@ class RuleOptimizer(Optimizer):
 
     # A compiled step
 
-    def compile(self, **options: Any) -> None:
+    def compile(self, **options: object) -> None:
         """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
 
         The update is one graph, starting at the first step. The numbers in the groups become 0-dim float64 tensors, so

@@ -245,7 +245,7 @@ FINDERS_OF_FINITE_VALUES = [find_negative_learning_rate, find_unreached_marks, f
 FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 
-def find_decays(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
+def find_decays(model: object, optimizer: Any, schedulers: list[object]) -> Iterator[str]:
     """Yield a line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
     names = norm_and_bias_names(find_parameters(model), optimizer.param_groups)
     for i in sorted(decaying_groups(optimizer.param_groups, schedulers)):

@@ -56,5 +56,5 @@ def memory_table(optimizer: Any, has_average: bool = False) -> Table:
     return Table(("group", "tags", "parameters", *kinds, "bytes"), rows)
 
 
-def _total_bytes(kind: str, states: list[dict[str, Any]]) -> int:
+def _total_bytes(kind: str, states: list[dict[str, object]]) -> int:
     return total_bytes(state[kind] for state in states if kind in state)

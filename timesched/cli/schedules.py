@@ -101,7 +101,7 @@ def read_config(path: str) -> Any:
     return read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
 
 
-def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate: float | None = None) -> Trial:
+def read_trial(text: str, run: dict[str, object], model: object = None, learning_rate: float | None = None) -> Trial:
     """Make the schedulers of a SCHEDULE on trial: of a config, of one entry, or of a class with arguments.
 
     `run`: keys of the run, which replace the keys of a config. `learning_rate`: the initial learning rate of a class.
@@ -126,14 +126,14 @@ def read_trial(text: str, run: dict[str, Any], model: Any = None, learning_rate:
         return make_trial({"optimizer": optimizer, "schedulers": [entry]}, model, run, "SCHEDULE")
 
 
-def _has_half_life(entry: Any) -> bool:
+def _has_half_life(entry: object) -> bool:
     """Return whether an entry is a `HalfLife`, or one of its arguments is."""
     if isinstance(entry, list):
         return any(map(_has_half_life, entry))
     return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
-def make_sources(text: str, run: dict[str, Any], learning_rate: float | None = None) -> list[Source]:
+def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
     """Make the lines that the schedulers of a SCHEDULE write. Raises `ValueError` if a scheduler could not be made."""
     trial = read_trial(text, run, learning_rate=learning_rate)
     by_name = "SCHEDULE" in trial.schedulers

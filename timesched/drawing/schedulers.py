@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from timesched.binding import Bound
 from timesched.binding.groups import read_tags
 from timesched.composition import ProductScheduler
@@ -12,7 +10,7 @@ from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 
 
-def sources(scheduler: Any, run: Any = None) -> list[Source]:
+def sources(scheduler: object, run: object = None) -> list[Source]:
     """The values that a scheduler writes over a run: one source for each initial value or factor among its groups.
 
     The names are such as `lr` and `lr [head]`. If there are several sources, the name has the first group of each.
@@ -39,7 +37,7 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
     return [Source(f"{name} of group {i}", schedule, horizon, factor, scheduler.key) for factor, i in first.items()]
 
 
-def _step_horizon(scheduler: Any, run: Any) -> Horizon:
+def _step_horizon(scheduler: object, run: object) -> Horizon:
     """The run of a scheduler that counts its own steps. No ratio stretches it."""
     if run is not None:
         horizon = Horizon.of(run)

@@ -69,7 +69,7 @@ def _html_row(cells: Sequence[str], tag: str) -> str:
     return f"<tr>{inside}</tr>"
 
 
-def _format_cell(cell: Any) -> str:
+def _format_cell(cell: object) -> str:
     if isinstance(cell, tuple):
         return f"({', '.join(map(_format_cell, cell))})"
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)

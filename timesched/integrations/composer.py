@@ -91,7 +91,7 @@ class Schedules(Callback):
 
     def __init__(
         self,
-        *entries: Any,
+        *entries: object,
         ssr: float = 1.0,
         samples_per_batch: ConversionFactor | BatchSizes | None = None,
         tokens_per_sample: ConversionFactor | None = None,
@@ -299,7 +299,7 @@ class Schedules(Callback):
         average_state = {} if self.average is None else {"average": self.average.state_dict()}
         return {"schedules": tuple(states), **average_state}
 
-    def _check_shared_keys(self, schedulers: Sequence[Any], state: State) -> None:
+    def _check_shared_keys(self, schedulers: Sequence[object], state: State) -> None:
         """Raise `ValueError` if two schedulers set one key of a group, the Trainer's own schedulers included."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
@@ -316,7 +316,7 @@ class Schedules(Callback):
 class _RunClock:
     """The Trainer's State with a ratio, conversion factors, and the initial length, also after `stop_training()`."""
 
-    def __init__(self, state: State, ssr: float, rates: tuple[Any, ...]) -> None:
+    def __init__(self, state: State, ssr: float, rates: tuple[object, ...]) -> None:
         self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
 
     def __getattr__(self, name: str) -> Any:
@@ -331,7 +331,7 @@ def _make_average_clock(run: _RunClock) -> Clock:
     return clock
 
 
-def _schedulers_of_entry(entry: Any, optimizer: Optimizer, clock: _RunClock) -> Sequence[Any]:
+def _schedulers_of_entry(entry: object, optimizer: Optimizer, clock: _RunClock) -> Sequence[Any]:
     """The schedulers of an entry: itself, a bound schedule, or the result of a function of (optimizer[, clock]).
 
     Raises `TypeError` for other objects, and `ValueError` for a scheduler that cannot run in this Trainer.
@@ -371,7 +371,7 @@ def _is_scheduler(thing: object) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER_METHODS)
 
 
-def _scheduled_keys(scheduler: Any) -> set[tuple[str, int]]:
+def _scheduled_keys(scheduler: object) -> set[tuple[str, int]]:
     """The keys that a scheduler writes, each with its group. torch's schedulers write `lr` in all groups."""
     if isinstance(scheduler, Bound):
         return {(scheduler.key, i) for i in scheduler.indices}

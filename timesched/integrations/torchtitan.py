@@ -158,7 +158,7 @@ class Schedules(LRSchedulersContainer):
                 metrics[name] = float(value)
         return metrics
 
-    def begin_at(self, batches: int, **counts: Any) -> None:
+    def begin_at(self, batches: int, **counts: object) -> None:
         """Set the clock to the position of a run that had other schedulers, after `batches`, before it continues.
 
         Raises `ValueError` without `on_change="new"`.

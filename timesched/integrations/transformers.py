@@ -206,7 +206,7 @@ class _CountingCallback(TrainerCallback):
         self.tokens: int  # that the Trainer has counted
         self.last_values: dict[str, float] = {}  # with which the last batch ran
 
-    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+    def log(self, logs: dict[str, float], *arguments: object, **keywords: object) -> None:
         """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
         self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
@@ -215,7 +215,7 @@ class _CountingCallback(TrainerCallback):
         self.loader = self.trainer_get_train_dataloader()
         return self.loader
 
-    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> tuple[Any, ...]:
+    def get_batch_samples(self, *arguments: object, **keywords: object) -> tuple[Any, ...]:
         """Return the microbatches of a batch, and count them by the user's function."""
         assert self.options.count is not None  # otherwise the Trainer keeps its own method
         microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
@@ -223,7 +223,7 @@ class _CountingCallback(TrainerCallback):
             self.schedulers.add_microbatch(microbatch, self.options.count)
         return microbatches, *rest
 
-    def evaluate(self, *arguments: Any, **keywords: Any) -> object:
+    def evaluate(self, *arguments: object, **keywords: object) -> object:
         """Evaluate the average in place of the weights, once the first training has made it."""
         schedulers = self.trainer.lr_scheduler
         with nullcontext() if schedulers is None else schedulers.averaged(self.trainer.model):
@@ -409,7 +409,7 @@ def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
     return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
 
 
-def _count_samples(sampler: Sized, loader: DataLoader[Any], trainer: Trainer, ranks: int) -> int:
+def _count_samples(sampler: Sized, loader: DataLoader[object], trainer: Trainer, ranks: int) -> int:
     """Count the samples that the sampler of a data loader returns in an epoch, to all ranks."""
     if isinstance(loader.batch_sampler, BatchSamplerShard):
         return len(sampler)

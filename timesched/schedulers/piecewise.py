@@ -38,7 +38,7 @@ def _read_points(name: str, value: Any) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
 
 

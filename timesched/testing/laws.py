@@ -117,7 +117,7 @@ def _has_unscaled_warmup(schedule: object) -> bool:
     return is_absolute and not getattr(schedule, "scale_warmup", False)
 
 
-def _with_scaled_warmups(schedule: Any) -> Any:
+def _with_scaled_warmups(schedule: object) -> Any:
     """The schedule and its children with warmups that the ratio stretches; None if a warmup cannot be stretched."""
     if isinstance(schedule, tuple):
         schedules = tuple(map(_with_scaled_warmups, schedule))

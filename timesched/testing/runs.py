@@ -34,7 +34,7 @@ class Run:
     batch_sizes: BatchSizeSchedule | None = None
     changes: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
-    def horizon(self, ssr: Any = 1.0) -> Horizon:
+    def horizon(self, ssr: object = 1.0) -> Horizon:
         """The horizon with all conversion factors."""
         return self._make_horizon(self.time(self.batches, self.unit), ssr)
 
@@ -72,7 +72,7 @@ class Run:
                 return in_batches.convert(Time._make(batches, TimeUnit.BATCH), unit)
         return Time(batches * self.per_batch(unit), unit)
 
-    def state(self, batch: int, ssr: Any = 1.0) -> Moment:
+    def state(self, batch: int, ssr: object = 1.0) -> Moment:
         """The state of the run when `batch` batches are done."""
         epoch, in_epoch = divmod(batch, self.batches_per_epoch)
         horizon = self.horizon(ssr)

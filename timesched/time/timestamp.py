@@ -278,7 +278,7 @@ def read_field(name: str, value: object) -> int:
     return time.exact
 
 
-def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
+def counts_of(timestamp: object, counters: Sequence[Counter]) -> tuple[Any, ...]:
     """Counters of a timestamp as numbers. A timestamp of another package is checked, but its tensors are not read."""
     if type(timestamp) is Timestamp:
         return timestamp.counts(counters)
@@ -293,7 +293,7 @@ def _read_count(timestamp: Any, counter: Counter) -> Any:
     return _require_count(time, counter)
 
 
-def _require_count(time: Any, unit: TimeUnit) -> Any:
+def _require_count(time: object, unit: TimeUnit) -> Any:
     count = getattr(time, "value", time)  # some states count in plain numbers
     if (type(count) is int and count >= 0) or isinstance(count, Tensor):
         return count
