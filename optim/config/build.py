@@ -44,7 +44,7 @@ class Built:
 
     optimizer: Any
     schedulers: list[Any]
-    clock: State | None = None
+    clock: Any = None
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     _note: str = field(default="", repr=False)  # below the table
 
