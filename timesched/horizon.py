@@ -56,7 +56,7 @@ class ConversionFactors:
     """The conversion factors of a run: exact numbers, or None where they are not known.
 
     `batch_sizes`: the batch-size schedule of a run whose batches change, and have no `samples_per_batch`. Its `stages`
-    are the positions on the run where the size changes. `start`: the position at which counts begin.
+    are the positions on the run where the size changes. `start`: the position at which counts begin; None for 0.
     """
 
     batches_per_epoch: Exact | None = None
@@ -64,7 +64,7 @@ class ConversionFactors:
     tokens_per_sample: Exact | None = None
     batch_sizes: BatchSizes | None = None
     stages: _Stages | None = field(default=None, compare=False, repr=False)
-    start: tuple[Exact, TimeUnit] = (0, TimeUnit.BATCH)
+    start: tuple[Exact, TimeUnit] | None = None
 
     @classmethod
     def read(cls, epoch_length: Any, batch_size: Any, sample_length: Any) -> ConversionFactors:
@@ -92,14 +92,14 @@ class ConversionFactors:
 
     def position(self, count: Exact, unit: TimeUnit) -> Exact:
         """The position on the run of a count."""
-        return count + self._convert_position(*self.start, unit)
+        return count if self.start is None else count + self._convert_position(*self.start, unit)
 
     def convert(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """An exact count of one unit as an exact count of another.
 
         Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
         """
-        if count == 0 or self.is_fixed(old, new):
+        if self.start is None or count == 0 or self.is_fixed(old, new):
             return self._convert_position(count, old, new)
         return self._convert_position(self.position(count, old), old, new) - self.position(0, new)
 
@@ -112,13 +112,13 @@ class ConversionFactors:
                 f"{number_text(count)}{old.value} cannot be converted to {new.value}: no conversion factor links "
                 f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
             )
-        if self.stages is not None and not self.is_fixed(old, new):
-            if old in _UNIT_CHAIN[:2]:
-                samples = self.stages.samples(self._convert_position(count, old, TimeUnit.BATCH))
-                return self._convert_position(samples, TimeUnit.SAMPLE, new)
+        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
+        if self.stages is not None and i <= 1 < j:  # from epochs or batches to samples or tokens
+            samples = self.stages.samples(self._convert_position(count, old, TimeUnit.BATCH))
+            return self._convert_position(samples, TimeUnit.SAMPLE, new)
+        if self.stages is not None and j <= 1 < i:
             batches = self.stages.batches(self._convert_position(count, old, TimeUnit.SAMPLE))
             return self._convert_position(batches, TimeUnit.BATCH, new)
-        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
         needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
         missing = [name for name, factor in needed.items() if factor is None]
         if missing:
@@ -261,7 +261,8 @@ class Horizon:
 
     def with_start(self, count: Exact, unit: TimeUnit) -> Horizon:
         """The same run, whose counts are converted as if they began at a position. See `ConversionFactors.at`."""
-        return self._with_factors(self.conversion_factors.at(count, unit))
+        factors = self.conversion_factors
+        return self if factors.stages is None else self._with_factors(factors.at(count, unit))
 
     def _with_factors(self, factors: ConversionFactors) -> Horizon:
         return Horizon._make(self._unscaled, self._ratio, factors, self.max_duration is self._unscaled)
