@@ -361,10 +361,15 @@ IGNORED = {"load_ignore_keys": ["state/callbacks/Schedules"]}
 FIRST = pytest.mark.parametrize("first", [True, False])
 
 
-def test_every_case_resumed_from_every_checkpoint(tmp_path: Path) -> None:
+def test_every_case_resumed_in_another_process(tmp_path: Path) -> None:
+    """From every checkpoint, and after a crash: saved every five batches, dead at the twelfth, by autoresume."""
     names = [*CASES, "bindings-optim", "closed-optim"]
     full = {name: run(name, **saving(tmp_path / name)) for name in names}
+    crashed = "closed-optim"
+    with pytest.raises(Crash):
+        run(crashed, At(12, die), save_folder=str(tmp_path / "crashed" / crashed), save_interval="5ba")
     resumed = in_another_process("tests.integration.callback_runs", tmp_path)
+    assert_goes_on(full[crashed], resumed.pop(f"crashed/{crashed}"), 10)
     assert len(resumed) == 3 * len(names)
     for name, after in resumed.items():
         case, batch = name.split("/")
@@ -374,14 +379,6 @@ def test_every_case_resumed_from_every_checkpoint(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "callback.pt")
     assert torch.load(tmp_path / "callback.pt", weights_only=True) == saved
     assert (tmp_path / "callback.pt").stat().st_size < 8192
-
-
-def test_a_crashed_run_goes_on_by_itself(tmp_path: Path) -> None:
-    """Saved every five batches, dead at the twelfth, and taken up by Composer's autoresume in another process."""
-    name = "closed-optim"
-    with pytest.raises(Crash):
-        run(name, At(12, die), save_folder=str(tmp_path / name), save_interval="5ba")
-    assert_goes_on(run(name), in_another_process("tests.integration.callback_runs", tmp_path, name)[name], 10)
 
 
 def steps(values: list[float]) -> Any:
