@@ -13,7 +13,7 @@ import optim
 import optim.precision.options
 from optim.precision.bits import join
 from tests.building import save_and_load
-from tests.optim.compiling import BACKEND, IS_DEEP, LOWERED, fresh, graphs
+from tests.optim.compiling import BACKEND, IS_DEEP, fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
 from tests.optim.signatures import NAMES
@@ -397,7 +397,7 @@ def test_one_graph(row, way):
     optimizers = [ours(row, small(row), **options) for _ in range(2)]
     mine, eager = optimizers
     with fresh():
-        mine.compile(backend=LOWERED if (row.name, way) == ("AdamW", "both") else BACKEND)
+        mine.compile(backend=BACKEND)
         for step in range(1, 6):
             for optimizer in optimizers:
                 give_gradients(flat(optimizer), step, missing={})
@@ -424,7 +424,7 @@ def test_with_inductor():
 
     def build():
         params = [Parameter(weight().detach().float()), weight(), weight()]
-        options = ({}, WAYS["master"], WAYS["rounded"])
+        options = ({}, WAYS["master"], WAYS["rounded_states"])
         groups = [{"params": [p], **chosen} for p, chosen in zip(params, options)]
         return params, optim.AdamW(groups, lr=1e-3)
 

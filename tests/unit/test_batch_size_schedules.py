@@ -255,7 +255,7 @@ def test_a_warmup_and_a_decay_are_of_any_units(run, data):
     "sizes", [SIZES, BatchSizeSchedule("0:4 0.3:6 0.7:1", unit="dur"), BatchSizeSchedule({"0tok": 3, "1000tok": 9})]
 )
 def test_the_factor_keeps_the_laws(sizes):
-    check_schedule_laws(sizes.factor(), max_examples=50)
+    check_schedule_laws(sizes.factor(), max_examples=30)
 
 
 # Schedules
