@@ -178,7 +178,7 @@ def test_autocast_of_the_caller_changes_no_bit(way):
     results = []
     for enabled in (False, True):
         params = [Parameter(values(shape, 0).float()) for shape in ((6, 4), (3, 6, 4))]
-        optimizer = Muon(params, lr=0.1)
+        optimizer = Muon(params, lr=0.1, ns_steps=2)
         for p in params:
             p.grad = values(p.shape, 0, step=1).float()
         with fresh(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
