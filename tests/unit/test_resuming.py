@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from optim import WeightAverage
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
 from tests.building import parameters, run, sgd, tick, update
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.integrations.common import Binding, Schedulers
+from timesched.integrations.common import Binding, CountingSchedulers, Schedulers
 
 COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
@@ -477,6 +478,32 @@ def test_a_run_taken_over_begins_at_the_counts_that_are_given():
     assert taken(given={}, clock=Clock("100ba", samples_per_batch=sizes)) == (0, 30, 200, 0)
     with pytest.raises(ValueError, match="30ba cannot be converted to sp without"):
         taken(given={}, clock=Clock("100ba"), entry=MultiStepScheduler(["40sp"]))
+
+
+def test_a_state_with_an_average_loads_without_one():
+    model, clock = torch.nn.Linear(2, 1), Clock("10ba")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    saved = Schedulers(optimizer, clock, [LINEAR], average=WeightAverage(model.parameters(), clock))
+    clock.tick()
+    saved.step()
+    resumed = Schedulers(optimizer, Clock("10ba"), [LINEAR])
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.clock.timestamp.batch == 1 and resumed.get_last_lr() == saved.get_last_lr()
+    weights = model.weight.detach().clone()
+    model.weight.data.mul_(2.0)
+    with saved.averaged(model):
+        assert torch.equal(model.weight, weights)
+    with resumed.averaged(model):
+        assert torch.equal(model.weight, 2.0 * weights)
+
+
+def test_a_run_without_a_batch_has_not_ended_early():
+    schedulers = CountingSchedulers(sgd(), Clock("10ba"), [LINEAR])
+    schedulers.begin_at(0)
+    schedulers.warn_of_early_end()  # a warning would be an error
+    schedulers.tick({})
+    with pytest.warns(UserWarning, match="ended the run at 1ba, and its schedules end at 10ba"):
+        schedulers.warn_of_early_end()
 
 
 def test_other_tags_with_new_keep_the_clock_of_the_state():
