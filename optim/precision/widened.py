@@ -73,7 +73,7 @@ class WidenedStep:
     def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
         self._buffers = Buffers(reuse_memory)
         self._places = widening.places
-        self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers if the host has the counts
+        self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers if the host has the counts
         if not widening.places:
             return
         counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
@@ -86,7 +86,7 @@ class WidenedStep:
             if name in widening.column_numbers:
                 seeds = tensor_seeds(widening.seed, widening.column_numbers[name], counts, parameter_numbers)
                 on_host = seeds.is_cpu and not torch.compiler.is_compiling()
-                self._seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
+                self.seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
 
     def read(self, piece: Piece) -> WidenedPiece:
         """Read a piece in float32.
@@ -109,19 +109,14 @@ class WidenedStep:
         columns["g"] = [g.float() for g in columns["g"]]
         return WidenedPiece(columns, values, value_indices, piece, self)
 
-    def noise(self, piece: Piece, column: str, indices: Sequence[int]) -> Tensor | None:
-        """The noise for these tensors of a column, one after the other: a hash of seeds and element indices.
-
-        None if the column is rounded to nearest.
-        """
-        if column not in self._seeds:
-            return None
+    def noise(self, piece: Piece, column: str, indices: Sequence[int]) -> Tensor:
+        """The noise for these tensors of a column, one after the other: a hash of seeds and element indices."""
         inputs = []
         for i in indices:
             x, param_index = piece.columns[column][i], piece.indices[i]
             memory = self._buffers.get(x.numel(), "int32") if len(indices) == 1 else None
             elements = element_indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
-            inputs.append(elements.bitwise_xor_(self._seeds[column][param_index]))
+            inputs.append(elements.bitwise_xor_(self.seeds[column][param_index]))
         joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
         return noise(joined, self._buffers.get(joined.numel(), "shifted"))
 
@@ -139,18 +134,14 @@ class WidenedPiece(NamedTuple):
         """Round the updated values into the tensors of the piece."""
         columns = self.piece.columns
         for name, values in self.values.items():
-            if name == "g":
-                continue
             for value, indices in zip(values, self.value_indices):
                 targets = [columns[name][i] for i in indices]
                 if name == "p" and REMAINDER in columns:
                     split_(value, targets, [columns[REMAINDER][i] for i in indices])
-                    continue
-                noise = self.step.noise(self.piece, name, indices)
-                if noise is None:
+                elif name in self.step.seeds:
+                    stochastic_round_(value, targets, self.step.noise(self.piece, name, indices))
+                elif name != "g":
                     round_to_nearest(value, targets)
-                else:
-                    stochastic_round_(value, targets, noise)
 
 
 def _read_flat(columns: Columns, names: Sequence[str]) -> dict[str, Tensor]:
