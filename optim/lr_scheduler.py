@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding.groups import has_learning_rate_factor
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
@@ -84,24 +83,14 @@ class LRScheduler(Scheduler):
     def _has_own_hook(self) -> bool:
         return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
 
-    def _take_ownership(self) -> None:
-        super()._take_ownership()
-        self._stop_for_unused_factor()
-
-    def _add_new_groups(self) -> None:
-        super()._add_new_groups()
-        self._stop_for_unused_factor()
-        if self.refusal is not None:
-            self._check_write_access()
-
-    def _stop_for_unused_factor(self) -> None:
+    def _accept_groups(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
-        for i, group in () if self.scales or self.refusal else self._groups.indexed_groups:
-            if has_learning_rate_factor(group):
-                self.refusal = (
-                    f"does not use the adjust_learning_rate of parameter group {i}. Wrap it, as in "
-                    f"ScalePerParamLR(optimizer, scheduler)."
-                )
+        index = None if self.scales or self.refusal else self._target.index_with_factor()
+        if index is not None:
+            self.refusal = (
+                f"does not use the adjust_learning_rate of parameter group {index}. Wrap it, as in "
+                f"ScalePerParamLR(optimizer, scheduler)."
+            )
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)
@@ -112,9 +101,9 @@ class LRScheduler(Scheduler):
     def _warn_of_counts(self) -> None:
         """Warn of a learning rate that may be a count, passed by position in torch's order."""
         horizon = Horizon.of(self.clock or Horizon(None))
-        times = ["0ba", *(time for _, time in self._schedule.marks(horizon))]
-        highest = max(self._schedule.at(time, horizon) for time in times)
-        initial = min(float(group["initial_lr"]) for _, group in self._groups.indexed_groups)
+        schedule = self._formula.schedule
+        highest = max(schedule.at(time, horizon) for time in ("0ba", *(time for _, time in schedule.marks(horizon))))
+        initial = min(map(float, self._target.initial_values))
         if highest > max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "

@@ -16,16 +16,17 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from timesched.binding import Bound
-from timesched.binding.groups import learning_rate_factor
+from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
+from timesched.binding.writing import check_finite
 from timesched.hints import check_argument_names
 from timesched.horizon import Horizon
 from timesched.ops import host_scalar
-from timesched.positions import resolve_in_unit
+from timesched.positions import Resolved, resolve_in_unit
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
-from timesched.time.value import Time, read_counter
+from timesched.time.value import Time
 
 from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
@@ -89,6 +90,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
     _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
     scales: int = 0  # how often the learning-rate factor of a group multiplies the value
+    _sequence_advice = "Write optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
 
     if TYPE_CHECKING:  # the arguments of a class are attributes with their names
 
@@ -125,8 +127,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(
                 f"{name}.param_group_key='': the class names no key. Name a key in a subclass, such as 'lr'."
             )
-        self._is_user_defined = self._has_own_hook()
-        if schedule is None and not self._is_user_defined:
+        if schedule is None and not self._has_own_hook():
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
         for time in schedule_times(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
@@ -135,11 +136,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        steps = require_count(last_epoch, name, minimum=-1) + 1
-        self.optimizer, self.clock, self._count = optimizer, clock, steps  # a closed form may read these
+        # Without a schedule, there is only the method of a user's subclass.
+        self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
         Bound.__init__(
-            self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
-            on_change=on_change,
+            self, optimizer, self._hook_as_schedule() or schedule, self.param_group_key, tags=param_group_tags,
+            clock=clock, steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
     def _construct(
@@ -160,65 +161,57 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
         return closed_form
 
-    def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
-        return learning_rate_factor(group, f"parameter group {i}") ** self.scales if self.scales else 1.0
-
-    # The closed form. `Bound` evaluates the closed form that the constructor got. A user's subclass may override the
-    # method that `hook` names. There `super()` evaluates the closed form of the constructor, if there is one.
+    # The closed form. A user's subclass may override the method that `hook` names: then `Bound` evaluates this method,
+    # in which `super()` evaluates the closed form of the constructor, if there is one.
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
-        function = self._function
-        if function is None:
-            function = resolve_in_unit(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
+        function = self._formula.value if self.clock is None else self._resolve_steps(self._formula.schedule)
         return as_tensor(function((self.last_epoch,)))
 
     def _has_own_hook(self) -> bool:
         """Whether a user's subclass computes the value in the method that `hook` names."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
-    @property
-    def schedule(self) -> Any:
-        """The schedule of values."""
-        return UserClosedForm(self.at_step) if self._is_user_defined else self._schedule
+    def _hook_as_schedule(self) -> Schedule | None:
+        """The method of a user's subclass as a schedule; None if the class has none."""
+        return UserClosedForm(self.at_step) if self._has_own_hook() else None
 
-    def _make_function(self) -> None:
-        if self._schedule is not None:
-            Bound._make_function(self)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._has_own_hook():  # a copy calls its own method
+            self._evaluator = Evaluator(self._hook_as_schedule(), self.clock, None)
 
     def at_step(self, count: Any) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
-        count_before, self._count = self._count, as_step(count)
+        counter, steps_before = self._counter, self._counter.steps
+        counter.steps = as_step(count)
         try:
             value: Tensor = getattr(self, self.hook)()
         finally:
-            self._count = count_before
+            counter.steps = steps_before
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
 
-    def _value(self, steps_ahead: int = 0) -> Any:
-        if not self._is_user_defined:
-            return Bound._value(self, steps_ahead)
-        return self._value_at(self.clock, self._current_count() + steps_ahead)
-
-    def _value_at(self, clock: Any, steps: int) -> Any:
-        if not self._is_user_defined:
-            return Bound._value_at(self, clock, steps)
-        return self.at_step(steps if clock is None else int(read_counter(clock.timestamp, TimeUnit.BATCH)))
+    def _resolve_steps(self, schedule: Schedule) -> Resolved:
+        """A schedule as a function of a step; with a clock, of a batch of its run."""
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        return resolve_in_unit(TimeUnit.BATCH, horizon, schedule.resolve)
 
     def values(self, n: int) -> list[float]:
         """The values at the steps 0 to n - 1, without the factors of groups. Nothing is changed.
 
         With a clock, at batches 0 to n - 1.
         """
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        function = resolve_in_unit(TimeUnit.BATCH, horizon, self.schedule.resolve)
+        function = self._resolve_steps(self.schedule)
         return [float(function((step,))) for step in range(n)]
 
-    def _initial_values(self) -> list[Any]:
+    def _read_initial_values(self) -> list[Any]:
         horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        return self._group_values(self.schedule.at(Timestamp(), horizon))
+        return self._target.values_at(self.schedule.at(Timestamp(), horizon))
+
+    base_lrs: Any = property(_read_initial_values, doc="The value at step 0 for each parameter group.")
 
     def _describe(self) -> str:
         attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}
@@ -231,7 +224,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     # The count
 
     def _read_last_epoch(self) -> Tensor:
-        count = self._count
+        count = self._counter.steps
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     def _set_last_epoch(self, count: Any) -> None:
@@ -247,30 +240,24 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         doc="The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute.",
     )
 
-    def _raise_for_torch_sequential(self) -> None:
-        raise ValueError(
-            f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. Write "
-            f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
-        )
-
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
     def increment_last_epoch(self) -> None:
         """Count a step."""
-        self._advance()
+        self._counter.advance()
 
     def update_groups(self, values: Iterable[Any]) -> None:
         """Write a list with one value for each parameter group. Groups that are not selected are skipped."""
         self.catch_up()
-        groups, values = self.optimizer.param_groups, list(values)
-        if len(values) != len(groups):
+        values, group_count = list(values), len(self._target.values())
+        if len(values) != group_count:
             raise ValueError(
-                f"{type(self).__name__}.update_groups.values={values!r}: there are {len(groups)} parameter groups. "
+                f"{type(self).__name__}.update_groups.values={values!r}: there are {group_count} parameter groups. "
                 f"Pass one value for each group."
             )
-        self._check_finite([values[i] for i in self.indices])
-        for i in self.indices:
-            self._key.write(groups[i], values[i])
+        selected_values = [values[i] for i in self.indices]
+        check_finite(self, selected_values)
+        self._target.write(selected_values)
 
     def update_last_value(self) -> None:
         """Do nothing: `get_last_value()` itself reads the groups."""

@@ -12,11 +12,10 @@ from typing import Any
 
 from timesched.clock import Clock
 from timesched.horizon import Horizon
+from timesched.positions import Frame
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
-
-Evaluator = Callable[[Any], Any]  # takes a clock, and returns the value at its time
 
 
 def read_schedules(schedule: Any) -> list[Any]:
@@ -62,18 +61,30 @@ def is_composer_scheduler(schedule: Any) -> bool:
 # The value
 
 
-def make_evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
-    """A function that evaluates a schedule, a function or a list, which is a product, on a clock like this one."""
-    evaluators = [_make_single_evaluator(item, clock, ssr) for item in read_schedules(schedule)]
-    if len(evaluators) == 1:
-        return evaluators[0]
-    return lambda clock: math.prod(evaluate(clock) for evaluate in evaluators)
+class Evaluator:
+    """Evaluates a schedule, a function or a list, which is a product, at the positions of a counter.
+
+    `value(position)`: the value. A position is a clock or state like `clock`; without a clock, a tuple of the steps.
+    """
+
+    def __init__(self, schedule: Any, clock: Any, ssr: float | None) -> None:
+        self.schedule, self.clock, self.ssr = schedule, clock, ssr
+        self.value: Callable[[Any], Any]
+        if clock is None:
+            self.value = schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
+            return
+        functions = [_make_function(item, clock, ssr) for item in read_schedules(schedule)]
+        is_product = len(functions) > 1
+        self.value = (lambda clock: math.prod(f(clock) for f in functions)) if is_product else functions[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy makes its own function, since functions are not copied
+        return Evaluator, (self.schedule, self.clock, self.ssr)
 
 
-def _make_single_evaluator(
+def _make_function(
     schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None
-) -> Evaluator:
-    """The evaluator of one schedule. A scheduler written for Composer adds the units that it reads to `units`."""
+) -> Callable[[Any], Any]:
+    """One schedule as a function of a clock. A scheduler for Composer adds the units that it reads to `units`."""
     if isinstance(schedule, Schedule):
         return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
     clock_ssr = getattr(clock, "ssr", None) if ssr is None else ssr
@@ -121,7 +132,7 @@ def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
         if isinstance(item, Schedule):
             units.update(item.units(clock))
         elif is_composer_scheduler(item):
-            _make_single_evaluator(item, clock, None, units)(clock)
+            _make_function(item, clock, None, units)(clock)
     return units
 
 

@@ -1,124 +1,14 @@
-"""The parameter groups of a scheduler: selection by tags, their values, and groups that are added later."""
+"""Parameter groups: their tags, their learning-rate factors, and the names of their values in logs."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import is_
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from torch import Tensor
-from torch.optim import Optimizer
 
 from timesched.binding.keys import Key
 
 FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys of a learning-rate factor, the first one first
-
-
-class ScheduledGroups:
-    """The parameter groups of one scheduler: the groups with its tags, also if they are added later."""
-
-    def __init__(self, optimizer: Optimizer, key: Key, tags: Any) -> None:
-        self.optimizer = optimizer
-        self.key = key
-        self.tags = tags
-        self.initial_key = f"initial_{key.name}"  # the key of the initial value in a group
-        self.indexed_groups: list[tuple[int, dict[str, Any]]] = []  # the index and the group
-        self.initial_values: list[Any] = []  # of each of these groups
-        self.base_values: list[float] = []  # of each: the factor that multiplies the value of the schedule
-        self.known_groups: list[dict[str, Any]] = []  # all groups that the optimizer had so far
-
-    @property
-    def indices(self) -> list[int]:
-        """The indices of the selected groups."""
-        return [index for index, _ in self.indexed_groups]
-
-    # New groups
-
-    def copy_with_new_groups(self, base_value: Callable[[Mapping[str, Any], Any, int], float]) -> ScheduledGroups:
-        """A copy that also has the new groups with the tags. No group is changed.
-
-        `base_value` returns the base value of a group, from the group, its initial value and its index.
-        Raises `ValueError` if no group has the tags, if a group lacks the key, or if it shares its tensor with a group
-        that gets a different value.
-        """
-        groups = self.optimizer.param_groups
-        indices = require_groups(groups, self.tags)
-        result = copy.copy(self)
-        result.indexed_groups, result.known_groups = list(self.indexed_groups), list(groups)
-        result.initial_values, result.base_values = list(self.initial_values), list(self.base_values)
-        for i in indices:
-            if i >= len(self.known_groups):
-                value = self.key.require_number(groups[i], f"parameter group {i}")
-                result.indexed_groups.append((i, groups[i]))
-                initial = groups[i].get(self.initial_key, value)
-                result.initial_values.append(initial.detach().clone() if isinstance(initial, Tensor) else initial)
-                result.base_values.append(base_value(groups[i], initial, i))
-        self._check_shared_tensors(indices, result.base_values)
-        return result
-
-    def write_initial_values(self, replace: bool = False) -> None:
-        """Write the initial value into each group that has none; with `replace` into all groups."""
-        for (_, group), initial in zip(self.indexed_groups, self.initial_values):
-            if replace or self.initial_key not in group:
-                group[self.initial_key] = initial
-
-    def check_base_values(self, base_values: list[float], class_name: str) -> None:
-        """Raise `ValueError` if the base values of a saved state do not fit these groups."""
-        indices = select_groups(self.optimizer.param_groups, self.tags)  # with the added groups, which a load selects
-        if len(base_values) != len(indices):
-            raise ValueError(
-                f"{class_name}: the state has {len(base_values)} initial values, and {len(indices)} parameter groups "
-                f"are selected. Load it into the groups that were saved."
-            )
-        self._check_shared_tensors(indices, base_values)
-
-    def _check_shared_tensors(self, indices: list[int], base_values: list[float]) -> None:
-        """Raise `ValueError` if a selected group shares its tensor with a group that gets a different value."""
-        base_value_by_index = dict(zip(indices, base_values))
-        first_index: dict[int, int] = {}
-        for i, group in enumerate(self.optimizer.param_groups):
-            value = self.key.peek(group)
-            if isinstance(value, Tensor):
-                other = first_index.setdefault(id(value), i)
-                if base_value_by_index.get(other) != base_value_by_index.get(i):
-                    raise ValueError(
-                        f"key={self.key.name!r}: parameter groups {other} and {i} share one tensor, but get different "
-                        f"values. Give each group its own tensor."
-                    )
-
-    # Groups that are selected already
-
-    def follow_optimizer(self) -> None:
-        """Find the selected groups again, since the optimizer may have replaced their dicts.
-
-        A group is the same as long as its dict or its list of parameters is the same object. An optimizer that loads a
-        state makes new dicts around the old lists, and a parameter wrapper puts new lists into the old dicts.
-        Raises `ValueError` if groups were removed, or if a selected group was replaced or moved to a different index.
-        """
-        groups, known = self.optimizer.param_groups, self.known_groups
-        if len(groups) < len(known):
-            raise ValueError(
-                f"key={self.key.name!r}: the optimizer has {len(groups)} parameter groups, and had {len(known)} when "
-                f"it was scheduled. Call unbind() on the scheduler, and make another one."
-            )
-        if not all(map(is_, groups, known)):
-            for i, group in self.indexed_groups:
-                if groups[i] is not group and groups[i]["params"] is not group["params"]:
-                    raise ValueError(
-                        f"key={self.key.name!r}: parameter group {i} was replaced or moved after it was scheduled. "
-                        f"Call unbind() on the scheduler, and make another one."
-                    )
-            self.indexed_groups, self.known_groups = [(i, groups[i]) for i in self.indices], groups[: len(known)]
-
-    def current_values(self) -> list[Any]:
-        """The value in each group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
-        values = [self.key.peek(group) for group in self.optimizer.param_groups]
-        return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in values]
-
-
-# Tags
 
 
 def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:

@@ -6,39 +6,44 @@ Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
-from torch.optim import Optimizer
-
-from timesched.binding.groups import select_groups
+from timesched.clock import Clock
 
 UNBOUND = "was unbound. Make another scheduler."
 
 
 # The schedulers of each optimizer, in the order in which they were made. Weak references keep no scheduler alive.
-_schedulers: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+_schedulers: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-def _living_schedulers(optimizer: Optimizer) -> list[Any]:
-    schedulers = (ref() for ref in _schedulers.get(optimizer, []))
+def _living_schedulers(holder: Any) -> list[Any]:
+    schedulers = (ref() for ref in _schedulers.get(holder, []))
     return [scheduler for scheduler in schedulers if scheduler is not None]
 
 
-def find_owners(optimizer: Optimizer) -> list[Any]:
+def find_owners(holder: Any) -> list[Any]:
     """The schedulers that control a key of an optimizer's groups, in the order in which they were made."""
-    return [scheduler for scheduler in _living_schedulers(optimizer) if scheduler.refusal is None]
+    return [scheduler for scheduler in _living_schedulers(holder) if scheduler.refusal is None]
 
 
 def take_ownership(scheduler: Any) -> None:
-    """Give a scheduler control of its key in its groups. An earlier scheduler of any of them may not write any more."""
-    optimizer, indices = scheduler.optimizer, set(scheduler.indices)
-    earlier = [other for other in _living_schedulers(optimizer) if other is not scheduler]
+    """Give a scheduler control of its key in its groups. An earlier scheduler of any of them may not write any more.
+
+    A copy of a scheduler that may not write takes nothing.
+    """
+    if scheduler.refusal is not None:
+        return
+    target = scheduler._target
+    earlier = [other for other in _living_schedulers(target.holder) if other is not scheduler]
     for other in earlier:  # all of them, so that each error names the present owner
         is_rival = other.key == scheduler.key and other.refusal != UNBOUND
-        if is_rival and indices.intersection(select_groups(optimizer.param_groups, other.tags)):
+        if is_rival and not other._target.present_indices().isdisjoint(target.indices):
             _supersede(other, scheduler)
-    _schedulers[optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
+    _schedulers[target.holder] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
+    if isinstance(scheduler.clock, Clock):
+        scheduler.clock.notify(scheduler)
+    scheduler._accept_groups()
 
 
 def _supersede(earlier: Any, later: Any) -> None:
@@ -46,15 +51,27 @@ def _supersede(earlier: Any, later: Any) -> None:
         f"no longer controls it, since {later._describe()} was created later. Step the later scheduler, give them "
         f"different tags, or combine them: bind a list, or make a SequentialLR or ChainedLR."
     )
-    earlier._leave_clock()
+    leave_clock(earlier)
 
 
-def check_single_owner(scheduler: Any, new_indices: Iterable[int]) -> None:
+def release(scheduler: Any) -> None:
+    """End the control of a scheduler over its key."""
+    if scheduler.refusal is None:
+        scheduler.refusal = UNBOUND
+    leave_clock(scheduler)
+
+
+def leave_clock(scheduler: Any) -> None:
+    """Let the clock of a scheduler forget it."""
+    if isinstance(scheduler.clock, Clock):
+        scheduler.clock.forget(scheduler)
+
+
+def check_single_owner(scheduler: Any) -> None:
     """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
-    groups = scheduler.optimizer.param_groups
-    own_indices = set(new_indices).intersection(select_groups(groups, scheduler.tags))
-    for other in find_owners(scheduler.optimizer):
-        shared_indices = own_indices.intersection(select_groups(groups, other.tags))
+    new_indices = scheduler._target.new_indices()
+    for other in find_owners(scheduler._target.holder):
+        shared_indices = new_indices & other._target.present_indices()
         if other is not scheduler and other.key == scheduler.key and shared_indices:
             raise ValueError(
                 f"key={scheduler.key!r}: the new parameter group {min(shared_indices)} has tags of two schedulers, "

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from timesched.binding.evaluation import select_schedules
+from timesched.clock import Clock
 from timesched.findings import FindingWarning, find_long_warmup
 from timesched.time.timestamp import Timestamp
 
-# The texts of `Bound.warn_of_jump`, by the phase of the schedule.
+# The texts of `warn_of_jump`, by the phase of the schedule.
 PHASE_TEXTS = {
     "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
     "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
 }
-
-
-class Beginning(NamedTuple):
-    """The position of a scheduler when it was made or loaded."""
-
-    steps: int
-    timestamp: Timestamp  # of its clock
-    changes: list[int]  # of its parameters: see `count_changes`
-    is_early: bool = False  # whether its first step came between the optimizer's step and the clock's tick
-
-
-def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
-    """How often each parameter of some groups was changed, by autograd's counter. A step of an optimizer adds to it.
-
-    A fused step of torch changes parameters without counting, but counts the change of its state "step".
-    """
-    changes = []
-    for i in indices:
-        for p in optimizer.param_groups[i]["params"]:
-            state = optimizer.state.get(p)
-            counters = [p, state.get("step")] if isinstance(state, Mapping) else [p]
-            changes.append(sum(x._version for x in counters if isinstance(x, Tensor) and not x.is_inference()))
-    return changes
 
 
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
@@ -64,7 +38,61 @@ def warn_of_zero(scheduler: Any) -> None:
         )
 
 
-def warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
+def warn_of_jump(scheduler: Any, phase: str, before: list[Any]) -> None:
+    """Warn if a new length of the run changed the values within a phase."""
+    now = scheduler.get()
+    for i in scheduler.indices:
+        if now[i] != before[i]:
+            state, goes, advice = PHASE_TEXTS[phase]
+            warnings.warn(
+                f"The {phase} of {scheduler._describe()} {state}: in a run of {scheduler.clock.max_duration} "
+                f"{scheduler.key!r} {goes} from {before[i]:.4g} to {now[i]:.4g}. {advice}",
+                stacklevel=5,
+            )
+            return
+
+
+# The first two steps: does the clock tick, and before the scheduler?
+
+
+class Beginning(NamedTuple):
+    """The position of a scheduler when it was made or loaded."""
+
+    steps: int
+    timestamp: Timestamp  # of its clock
+    changes: list[int]  # of its parameters: see `GroupTarget.count_changes`
+    is_early: bool = False  # whether its first step came between the optimizer's step and the clock's tick
+
+
+def note_beginning(scheduler: Any) -> Beginning | None:
+    """The position of a scheduler, for the checks in its next two steps; None if it does not follow a `Clock`."""
+    clock = scheduler.clock
+    if not isinstance(clock, Clock):
+        return None
+    return Beginning(int(scheduler._counter.steps), clock.timestamp, scheduler._target.count_changes())
+
+
+def is_forgotten(scheduler: Any, beginning: Beginning | None) -> bool:
+    """Whether the optimizer has stepped since a scheduler was made or loaded, and the scheduler has not."""
+    if beginning is None or int(scheduler._counter.steps) != beginning.steps:
+        return False
+    changes = scheduler._target.count_changes()
+    return bool(changes[: len(beginning.changes)] != beginning.changes)  # groups may have been added
+
+
+def check_first_steps(scheduler: Any, beginning: Beginning) -> Beginning | None:
+    """Warn in the second step if the clock does not tick, ticks after the step, or counts each rank alone.
+
+    Returns the beginning for the next step; None when the check is done.
+    """
+    if int(scheduler._counter.steps) == beginning.steps:
+        is_unmoved = scheduler.clock.timestamp == beginning.timestamp
+        return beginning._replace(is_early=is_unmoved and is_forgotten(scheduler, beginning))
+    _warn_of_clock(scheduler, beginning)
+    return None
+
+
+def _warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
     """Warn if the clock of a scheduler does not tick, ticks after the step, or counts each rank alone."""
     clock, describe = scheduler.clock, scheduler._describe
     if beginning.is_early and clock.timestamp.batch.value == beginning.timestamp.batch.value + 1:

@@ -1,0 +1,119 @@
+"""Where a scheduler is: after a number of its own steps, or at the time of a clock or of another state.
+
+A counter says its position, moves by one step, and saves and loads itself. Each kind counts the scheduler's steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.binding.keys import require_count
+from timesched.clock import Clock
+
+
+class StepCounter:
+    """The counter of a scheduler without a clock. Its position is the number of steps.
+
+    `steps` is an int, or an int64 tensor if the values are tensors, so that a graph can count.
+    """
+
+    clock: Any = None
+    is_saved: bool = True  # whether a saved state says the position
+
+    def __init__(self, steps: int | Tensor) -> None:
+        self.steps = steps
+
+    def position(self, steps_ahead: int = 0) -> Any:
+        """The argument of the evaluator: a tuple of the steps, or the clock or state, which moves by itself."""
+        steps = self.steps
+        if isinstance(steps, Tensor) and steps.is_cpu and not torch.compiler.is_compiling():
+            steps = int(steps)
+        return (steps + steps_ahead,)
+
+    def advance(self) -> None:
+        """Count a step."""
+        if isinstance(self.steps, int):
+            self.steps += 1
+        else:
+            self.steps.view(1).add_(1)
+
+    def set_steps(self, steps: int) -> None:
+        """Set the number of steps; a tensor is filled in place."""
+        if isinstance(self.steps, Tensor):
+            self.steps.copy_(torch.tensor(steps, device="cpu"))
+        else:
+            self.steps = steps
+
+    def hold_tensor(self, device: torch.device) -> None:
+        """Count in a tensor. It is made on the host: see `_fill` in keys.py."""
+        steps = self.steps if isinstance(self.steps, Tensor) else torch.tensor(self.steps, device="cpu")
+        self.steps = steps.to(device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the clock, with the texts of its horizon and length; empty without a `Clock`."""
+        return {}
+
+    def read_state(self, state: Mapping[str, Any], class_name: str) -> StepCounter:
+        """A counter at the moment of a scheduler's saved state. Raises `ValueError` if the state does not say it."""
+        counter = copy.copy(self)
+        counter.steps = require_count(state["last_epoch"], class_name)
+        return counter
+
+    def load(self, moment: StepCounter) -> None:
+        """Go to the moment that `read_state` returned."""
+        self.set_steps(int(moment.steps))
+
+    def __str__(self) -> str:
+        return f"after {int(self.steps)} steps"
+
+
+class StateCounter(StepCounter):
+    """The counter of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
+
+    is_saved = False
+
+    def __init__(self, steps: int, clock: Any) -> None:
+        super().__init__(steps)
+        self.clock = clock
+
+    def position(self, steps_ahead: int = 0) -> Any:
+        return self.clock
+
+
+class ClockCounter(StateCounter):
+    """The counter of a scheduler that follows a `Clock`."""
+
+    is_saved = True
+
+    def state_dict(self) -> dict[str, Any]:
+        horizon = self.clock.horizon
+        return {"clock": self.clock.state_dict(), "horizon": repr(horizon), "length": str(horizon.max_duration)}
+
+    def read_state(self, state: Mapping[str, Any], class_name: str) -> StepCounter:
+        counter = super().read_state(state, class_name)
+        if "clock" not in state:
+            raise ValueError(
+                f"{class_name}.clock={self.clock!r}: the state has no clock. Load it into a scheduler without a clock."
+            )
+        counter.clock = copy.copy(self.clock)
+        counter.clock.timestamp = self.clock.read_state(state["clock"])
+        return counter
+
+    def load(self, moment: StepCounter) -> None:
+        super().load(moment)
+        self.clock.go_to(moment.clock.timestamp)  # which refreshes all schedulers that follow it
+
+    def __str__(self) -> str:
+        return f"on {self.clock!r}"
+
+
+def make_counter(clock: Any, steps: int) -> StepCounter:
+    """The counter of a scheduler that follows a clock, another state, or no clock."""
+    if clock is None:
+        return StepCounter(steps)
+    return ClockCounter(steps, clock) if isinstance(clock, Clock) else StateCounter(steps, clock)
