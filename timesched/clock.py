@@ -151,7 +151,20 @@ class Clock:
         and when only some ranks pass it. Raises `TimeError` on all ranks for a negative or fractional count. After an
         error nothing is counted.
         """
-        now = time.monotonic()
+        now, usual_batch = time.monotonic(), self.horizon.usual_batch
+        if usual_batch and samples is tokens is duration is None and self.process_group in (None, False):
+            counts, microseconds = usual_batch, round((now - self._last_tick_time) * 1e6)
+        else:
+            counts, microseconds = self._count_batch(samples, tokens, duration, now)
+        timestamp = self.timestamp.after_batch(*counts, microseconds, self.horizon.conversion_factors.batches_per_epoch)
+        self._move_bounds = self._move_bounds[1], timestamp
+        self.timestamp = timestamp
+        self._last_tick_time = now
+        if self._waiting is not None:
+            self._warn_of_missing_steps()
+
+    def _count_batch(self, samples: Any, tokens: Any, duration: Any, now: float) -> tuple[tuple[int, int], int]:
+        """The samples and tokens of a batch, and its microseconds, on all ranks."""
         if self.process_group in (None, False):
             microseconds = self._batch_microseconds(duration, now)
         else:
@@ -160,12 +173,8 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._batch_count("samples", samples, batch_size, 1)
         batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        epoch_length = factors.batches_per_epoch
-        self._move_to(self.timestamp.after_batch(batch_samples or 0, batch_tokens or 0, microseconds, epoch_length))
-        self._last_tick_time = now
         self._has_explicit_counts = self._has_explicit_counts or samples is not None or tokens is not None
-        if self._waiting is not None:
-            self._warn_of_missing_steps()
+        return (batch_samples or 0, batch_tokens or 0), microseconds
 
     def next_epoch(self) -> None:
         """Count an epoch, in a loop whose `batches_per_epoch` is not known, or that leaves an epoch early.

@@ -158,12 +158,13 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr")
+    __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr", "usual_batch")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
     conversion_factors: ConversionFactors
+    usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
     _ratio: Exact
     _key: tuple[Any, ...]
 
@@ -191,6 +192,7 @@ class Horizon:
         end = None if scaled_length is None else (scaled_length.exact, scaled_length.unit)
         put(self, "_end", None if end is None else self._count_and_counter(*end))
         put(self, "_key", (end, factors, ratio))
+        put(self, "usual_batch", _count_usual_batch(factors, scaled_length and scaled_length.unit))
         if factors.batch_sizes is not None:
             stages = _Stages(self, factors.batch_sizes.entries)
             put(self, "conversion_factors", replace(factors, stages=stages))
@@ -423,6 +425,19 @@ class Horizon:
         if self._ratio != 1:
             arguments.append(f"ssr={self.ssr if read_ratio(self.ssr) == self._ratio else self._ratio!r}")
         return f"Horizon({', '.join(arguments)})"
+
+
+def _count_usual_batch(factors: ConversionFactors, unit: TimeUnit | None) -> tuple[int, int] | None:
+    """The samples and tokens of each batch; 0 where they are unknown.
+
+    None if they change, if they are not whole, or if the length of the run, which is in `unit`, needs an unknown count.
+    """
+    samples, tokens_per_sample = factors.samples_per_batch, factors.tokens_per_sample
+    tokens = None if samples is None or tokens_per_sample is None else samples * tokens_per_sample
+    if factors.batch_sizes is not None or {TimeUnit.SAMPLE: samples, TimeUnit.TOKEN: tokens}.get(unit, 0) is None:
+        return None
+    counts = samples or 0, tokens or 0
+    return counts if all(type(count) is int for count in counts) else None
 
 
 class _Stages:

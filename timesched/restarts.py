@@ -41,7 +41,7 @@ class Cycles:
     The starts up to 2**63 are in a table, which is searched.
     """
 
-    __slots__ = ("_constants", "_lengths", "_nears", "_splits", "_starts", "index")
+    __slots__ = ("_constants", "_firsts", "_lengths", "_nears", "_splits", "_starts", "_weights", "index")
 
     def __init__(self, index: int, length: Exact, growth: Fraction) -> None:
         self.index = index
@@ -54,9 +54,15 @@ class Cycles:
             start, length = start + length, length * growth
         self._nears = [nearest_float(start) for start in self._starts]
         self._splits = [split(start) for start in self._starts]
-        firsts = [min(math.ceil(start), 2**63 - 1) for start in self._starts]
+        self._firsts = [math.ceil(start) for start in self._starts]  # the first whole count of each cycle
+        # (count - start) / length as (a * count - b) / d in whole numbers: one rounding
+        self._weights: list[tuple[int, int, int]] = []
+        for start, length in zip(self._starts, self._lengths):
+            a, b = 1 / length, start / length
+            d = math.lcm(a.denominator, b.denominator)
+            self._weights.append((int(a * d), int(b * d), d))
         self._constants = (
-            ops.constant(firsts, torch.int64),
+            ops.constant([min(first, 2**63 - 1) for first in self._firsts], torch.int64),
             ops.constant(self._nears, torch.float64),
             ops.constant([int(whole) for whole, _ in self._splits], torch.int64),
             ops.constant([rest for _, rest in self._splits], torch.float64),
@@ -67,8 +73,9 @@ class Cycles:
         """The fraction of the current cycle that is done."""
         count = counts[self.index]
         if type(count) is int or isinstance(count, Fraction):
-            k = bisect_right(self._starts, count) - 1
-            return float((count - self._starts[k]) / self._lengths[k])
+            k = bisect_right(self._firsts if type(count) is int else self._starts, count) - 1
+            a, b, d = self._weights[k]
+            return float((a * count - b) / d)
         whole: Any
         rest: Any
         length: Any

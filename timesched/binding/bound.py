@@ -140,10 +140,12 @@ class Bound:
 
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
-        check_write_access(self)
-        add_new_groups(self)
-        if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # its device may have the parameters
-            self.hold_tensors()
+        is_in_graph, may_be_lazy = torch.compiler.is_compiling(), "torch_xla" in sys.modules
+        if is_in_graph or may_be_lazy or self.refusal is not None or not self._target.is_unchanged():
+            check_write_access(self)
+            add_new_groups(self)
+            if may_be_lazy and not is_in_graph:  # its device may have the parameters
+                self.hold_tensors()
 
     def _describe(self) -> str:
         """The text of the schedule, for messages and saved states."""

@@ -85,6 +85,8 @@ def _make_function(
     schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None
 ) -> Callable[[Any], Any]:
     """One schedule as a function of a clock. A scheduler for Composer adds the units that it reads to `units`."""
+    if isinstance(schedule, Schedule) and isinstance(clock, Clock):
+        return _make_clock_function(schedule, ssr)
     if isinstance(schedule, Schedule):
         return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
     clock_ssr = getattr(clock, "ssr", None) if ssr is None else ssr
@@ -103,6 +105,22 @@ def _make_function(
             ) from None
         return lambda clock: _multiplier(schedule, function, clock)
     return lambda clock: _multiplier(schedule, function, clock, ratio)
+
+
+def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
+    """A schedule as a function of a clock. It is resolved again when the clock has another horizon."""
+    horizon: Any = None
+    function: Any = None
+    counters: Any = None
+
+    def value(clock: Any) -> Any:
+        nonlocal horizon, function, counters
+        if clock.horizon is not horizon:
+            resolution = schedule._resolution(clock, ssr)
+            horizon, function, counters = clock.horizon, resolution.function, resolution.counters
+        return function(clock.timestamp.counts(counters))
+
+    return value
 
 
 def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:

@@ -66,6 +66,11 @@ class GroupTarget:
 
     # Groups that were added
 
+    def is_unchanged(self) -> bool:
+        """Whether the optimizer has the groups that it had, in the same dicts."""
+        groups, known = self.optimizer.param_groups, self.known_groups
+        return len(groups) == len(known) and all(map(is_, groups, known))
+
     def has_new_groups(self) -> bool:
         """Whether the optimizer has groups that it did not have before, of any tags."""
         return len(self.optimizer.param_groups) > len(self.known_groups)
