@@ -138,9 +138,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.param_group_tags = param_group_tags
         # Without a schedule, there is only the method of a user's subclass.
         self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
+        if self._has_own_hook():
+            schedule = UserClosedForm(self.at_step)
         Bound.__init__(
-            self, optimizer, self._hook_as_schedule() or schedule, self.param_group_key, tags=param_group_tags,
-            clock=clock, steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
+            self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
+            steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
     def _construct(
@@ -173,14 +175,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Whether a user's subclass computes the value in the method that `hook` names."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
-    def _hook_as_schedule(self) -> Schedule | None:
-        """The method of a user's subclass as a schedule; None if the class has none."""
-        return UserClosedForm(self.at_step) if self._has_own_hook() else None
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._has_own_hook():  # a copy calls its own method
-            self._evaluator = Evaluator(self._hook_as_schedule(), self.clock, None)
+            self._evaluator = Evaluator(UserClosedForm(self.at_step), self.clock, None)
 
     def at_step(self, count: Any) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""

@@ -152,7 +152,8 @@ class Clock:
         error nothing is counted.
         """
         now, usual_batch = time.monotonic(), self.horizon.usual_batch
-        if usual_batch and samples is tokens is duration is None and self.process_group in (None, False):
+        is_usual = samples is None and tokens is None and duration is None and self.process_group in (None, False)
+        if is_usual and usual_batch is not None:
             counts, microseconds = usual_batch, round((now - self._last_tick_time) * 1e6)
         else:
             counts, microseconds = self._count_batch(samples, tokens, duration, now)

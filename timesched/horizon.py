@@ -192,7 +192,7 @@ class Horizon:
         end = None if scaled_length is None else (scaled_length.exact, scaled_length.unit)
         put(self, "_end", None if end is None else self._count_and_counter(*end))
         put(self, "_key", (end, factors, ratio))
-        put(self, "usual_batch", _count_usual_batch(factors, scaled_length and scaled_length.unit))
+        put(self, "usual_batch", _count_usual_batch(factors, None if end is None else end[1]))
         if factors.batch_sizes is not None:
             stages = _Stages(self, factors.batch_sizes.entries)
             put(self, "conversion_factors", replace(factors, stages=stages))
@@ -432,12 +432,12 @@ def _count_usual_batch(factors: ConversionFactors, unit: TimeUnit | None) -> tup
 
     None if they change, if they are not whole, or if the length of the run, which is in `unit`, needs an unknown count.
     """
-    samples, tokens_per_sample = factors.samples_per_batch, factors.tokens_per_sample
-    tokens = None if samples is None or tokens_per_sample is None else samples * tokens_per_sample
-    if factors.batch_sizes is not None or {TimeUnit.SAMPLE: samples, TimeUnit.TOKEN: tokens}.get(unit, 0) is None:
+    samples = factors.samples_per_batch or 0
+    tokens = samples * (factors.tokens_per_sample or 0)
+    lacks_count = (unit is TimeUnit.SAMPLE and not samples) or (unit is TimeUnit.TOKEN and not tokens)
+    if lacks_count or factors.batch_sizes is not None or not isinstance(samples, int) or not isinstance(tokens, int):
         return None
-    counts = samples or 0, tokens or 0
-    return counts if all(type(count) is int for count in counts) else None
+    return samples, tokens
 
 
 class _Stages:

@@ -48,19 +48,16 @@ class Cycles:
         self._starts: list[Fraction] = []
         self._lengths: list[Fraction] = []
         start, length = Fraction(0), Fraction(length)
+        self._weights: list[tuple[int, int, int]] = []  # (count - start) / length as (a * count - b) / d
         while start < 2**63:
+            a = math.lcm(start.denominator, length.denominator)
+            self._weights.append((a, int(a * start), int(a * length)))
             self._starts.append(start)
             self._lengths.append(length)
             start, length = start + length, length * growth
         self._nears = [nearest_float(start) for start in self._starts]
         self._splits = [split(start) for start in self._starts]
         self._firsts = [math.ceil(start) for start in self._starts]  # the first whole count of each cycle
-        # (count - start) / length as (a * count - b) / d in whole numbers: one rounding
-        self._weights: list[tuple[int, int, int]] = []
-        for start, length in zip(self._starts, self._lengths):
-            a, b = 1 / length, start / length
-            d = math.lcm(a.denominator, b.denominator)
-            self._weights.append((int(a * d), int(b * d), d))
         self._constants = (
             ops.constant([min(first, 2**63 - 1) for first in self._firsts], torch.int64),
             ops.constant(self._nears, torch.float64),

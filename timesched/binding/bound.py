@@ -2,7 +2,7 @@
 
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
 schedulers of `optim` derive from it. It has three parts: a counter says where it is (counter.py), an evaluator computes
-the value there (evaluation.py), and a target has the values of the groups (target.py). Functions do the rest:
+the value there (evaluation.py), and a target has the values of the groups (groups.py). Functions do the rest:
 writing.py checks and writes, owner.py records which scheduler controls a key, saved.py saves, loads and compares, and
 warn.py has the warnings.
 """
@@ -21,10 +21,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.binding import saved, warn
 from timesched.binding.counter import make_counter
 from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
-from timesched.binding.groups import read_tags
+from timesched.binding.groups import GroupTarget, read_tags
 from timesched.binding.keys import Key, require_count
-from timesched.binding.owner import release, take_ownership
-from timesched.binding.target import GroupTarget
+from timesched.binding.owner import UNBOUND, leave_clock, take_ownership
 from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
 from timesched.clock import Clock
 from timesched.time.units import TimeUnit
@@ -134,7 +133,7 @@ class Bound:
         """Write the current value without counting a step. Raises `ValueError` as `step` does."""
         self.catch_up()
         self.hold_tensors()
-        write(self, self._evaluator.value(self._counter.position()))
+        write(self, self._value())
         if isinstance(self.clock, Clock):
             self.clock.stop_waiting()
 
@@ -146,6 +145,10 @@ class Bound:
             add_new_groups(self)
             if may_be_lazy and not is_in_graph:  # its device may have the parameters
                 self.hold_tensors()
+
+    def _value(self) -> Any:
+        """The current value of the schedule."""
+        return self._evaluator.value(self._counter.position())
 
     def _describe(self) -> str:
         """The text of the schedule, for messages and saved states."""
@@ -166,7 +169,7 @@ class Bound:
     def get(self) -> list[Any]:
         """The scheduled value for each parameter group; for a group that is not selected, the value that it has."""
         self.catch_up()
-        return self._target.values_at(self._evaluator.value(self._counter.position()))
+        return self._target.values_at(self._value())
 
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
@@ -236,7 +239,9 @@ class Bound:
 
     def unbind(self) -> None:
         """Release the key: this scheduler writes no more. The groups keep their present values."""
-        release(self)
+        if self.refusal is None:
+            self.refusal = UNBOUND
+        leave_clock(self)
 
     # A warmup or a decay, and a run whose length changes
 
@@ -311,11 +316,5 @@ class BoundLR(Bound, LambdaLR):
     @property
     def lr_lambdas(self) -> list[Callable[[int], float]]:  # type: ignore[override]  # derived here, and read-only
         """The current multiplier as functions of an epoch, which they ignore; 1 for a group that is not selected."""
-
-        def multiplier(epoch: int) -> float:
-            return self._evaluator.value(self._counter.position())  # type: ignore[no-any-return]  # of a schedule
-
-        def one(epoch: int) -> float:
-            return 1.0
-
-        return [multiplier if i in self.indices else one for i, _ in enumerate(self._target.values())]
+        groups = range(len(self._target.values()))
+        return [(lambda epoch: self._value()) if i in self.indices else (lambda epoch: 1.0) for i in groups]

@@ -22,11 +22,8 @@ class StepCounter:
     `steps` is an int, or an int64 tensor if the values are tensors, so that a graph can count.
     """
 
-    clock: Any = None
-    is_saved: bool = True  # whether a saved state says the position
-
-    def __init__(self, steps: int | Tensor) -> None:
-        self.steps = steps
+    def __init__(self, steps: int | Tensor, clock: Any = None) -> None:
+        self.steps, self.clock = steps, clock
 
     def position(self, steps_ahead: int = 0) -> Any:
         """The argument of the evaluator: a tuple of the steps, or the clock or state, which moves by itself."""
@@ -75,20 +72,12 @@ class StepCounter:
 class StateCounter(StepCounter):
     """The counter of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
 
-    is_saved = False
-
-    def __init__(self, steps: int, clock: Any) -> None:
-        super().__init__(steps)
-        self.clock = clock
-
     def position(self, steps_ahead: int = 0) -> Any:
         return self.clock
 
 
 class ClockCounter(StateCounter):
     """The counter of a scheduler that follows a `Clock`."""
-
-    is_saved = True
 
     def state_dict(self) -> dict[str, Any]:
         horizon = self.clock.horizon
@@ -114,6 +103,5 @@ class ClockCounter(StateCounter):
 
 def make_counter(clock: Any, steps: int) -> StepCounter:
     """The counter of a scheduler that follows a clock, another state, or no clock."""
-    if clock is None:
-        return StepCounter(steps)
-    return ClockCounter(steps, clock) if isinstance(clock, Clock) else StateCounter(steps, clock)
+    counter_class = StepCounter if clock is None else ClockCounter if isinstance(clock, Clock) else StateCounter
+    return counter_class(steps, clock)

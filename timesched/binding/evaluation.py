@@ -109,16 +109,13 @@ def _make_function(
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
     """A schedule as a function of a clock. It is resolved again when the clock has another horizon."""
-    horizon: Any = None
-    function: Any = None
-    counters: Any = None
+    resolution: Any = None
 
     def value(clock: Any) -> Any:
-        nonlocal horizon, function, counters
-        if clock.horizon is not horizon:
+        nonlocal resolution
+        if resolution is None or clock.horizon is not resolution.horizon:
             resolution = schedule._resolution(clock, ssr)
-            horizon, function, counters = clock.horizon, resolution.function, resolution.counters
-        return function(clock.timestamp.counts(counters))
+        return resolution.function(clock.timestamp.counts(resolution.counters))
 
     return value
 

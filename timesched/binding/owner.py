@@ -54,13 +54,6 @@ def _supersede(earlier: Any, later: Any) -> None:
     leave_clock(earlier)
 
 
-def release(scheduler: Any) -> None:
-    """End the control of a scheduler over its key."""
-    if scheduler.refusal is None:
-        scheduler.refusal = UNBOUND
-    leave_clock(scheduler)
-
-
 def leave_clock(scheduler: Any) -> None:
     """Let the clock of a scheduler forget it."""
     if isinstance(scheduler.clock, Clock):

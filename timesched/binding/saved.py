@@ -32,12 +32,8 @@ class StateContents(NamedTuple):
 def state_at(scheduler: Any, counter: StepCounter) -> dict[str, Any]:
     """The state of a scheduler at the position of a counter."""
     target, value = scheduler._target, float(scheduler._evaluator.value(counter.position()))
-    state = {
-        "key": scheduler.key,
-        "tags": target.sorted_tags(),
-        "last_epoch": int(counter.steps),
-        "schedule": scheduler._describe(),
-    }
+    state = {"key": scheduler.key, "tags": target.sorted_tags(), "last_epoch": int(counter.steps)}
+    state["schedule"] = scheduler._describe()
     if scheduler.relative:
         state |= {"base": list(target.base_values), "value": [value]}
     else:
@@ -56,7 +52,8 @@ def read_contents(scheduler: Any, state: Mapping[str, Any]) -> StateContents:
         target.check_base_values(base_values, class_name)
     moment = counter.read_state(state, class_name)
     if scheduler.on_change == "same" and is_of_other_schedule(scheduler, state):
-        check_same_values(state, state_at(scheduler, moment), class_name, counter.is_saved)
+        has_moment = counter.clock is None or isinstance(counter, ClockCounter)
+        check_same_values(state, state_at(scheduler, moment), class_name, has_moment)
     return StateContents(moment, base_values)
 
 

@@ -66,7 +66,7 @@ def check_finite(scheduler: Any, values: Sequence[Any]) -> None:
 
 def select_new_groups(scheduler: Any) -> None:
     """Select the groups that are new to a scheduler. Raises `ValueError` before anything is changed."""
-    target, value = scheduler._target.copy_with_new_groups(), scheduler._evaluator.value(scheduler._counter.position())
+    target, value = scheduler._target.copy_with_new_groups(), scheduler._value()
     check_finite(scheduler, [factor * value for factor in target.base_values])
     target.note_initial_values()
     scheduler._target = target
