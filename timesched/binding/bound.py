@@ -155,8 +155,8 @@ class Bound:
         return describe_schedule(self.schedule)
 
     def __repr__(self) -> str:
-        name, groups = type(self).__name__, self.indices
-        return f"<{name} of {self.key!r} in groups {groups}: {self._describe()}, {self._counter}>"
+        at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._counter.steps)} steps"
+        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._describe()}, {at}>"
 
     def _repr_html_(self) -> str:
         from timesched.drawing.schedulers import sources

@@ -65,9 +65,6 @@ class StepCounter:
         """Go to the moment that `read_state` returned."""
         self.set_steps(int(moment.steps))
 
-    def __str__(self) -> str:
-        return f"after {int(self.steps)} steps"
-
 
 class StateCounter(StepCounter):
     """The counter of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
@@ -96,9 +93,6 @@ class ClockCounter(StateCounter):
     def load(self, moment: StepCounter) -> None:
         super().load(moment)
         self.clock.go_to(moment.clock.timestamp)  # which refreshes all schedulers that follow it
-
-    def __str__(self) -> str:
-        return f"on {self.clock!r}"
 
 
 def make_counter(clock: Any, steps: int) -> StepCounter:
