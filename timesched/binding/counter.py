@@ -14,6 +14,7 @@ from torch import Tensor
 
 from timesched.binding.keys import require_count
 from timesched.clock import Clock
+from timesched.ops import host_scalar
 
 
 class StepCounter:
@@ -42,13 +43,13 @@ class StepCounter:
     def set_steps(self, steps: int) -> None:
         """Set the number of steps; a tensor is filled in place."""
         if isinstance(self.steps, Tensor):
-            self.steps.copy_(torch.tensor(steps, device="cpu"))
+            self.steps.copy_(host_scalar(steps))
         else:
             self.steps = steps
 
     def hold_tensor(self, device: torch.device) -> None:
-        """Count in a tensor. It is made on the host: see `_fill` in keys.py."""
-        steps = self.steps if isinstance(self.steps, Tensor) else torch.tensor(self.steps, device="cpu")
+        """Count in a tensor."""
+        steps = self.steps if isinstance(self.steps, Tensor) else host_scalar(self.steps)
         self.steps = steps.to(device)
 
     def state_dict(self) -> dict[str, Any]:
