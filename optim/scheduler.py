@@ -139,7 +139,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         # Without a schedule, there is only the method of a user's subclass.
         self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
         if self._has_own_hook():
-            schedule = UserClosedForm(self.at_step)
+            schedule = UserClosedForm.of(self)
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
@@ -178,7 +178,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._has_own_hook():  # a copy calls its own method
-            self._evaluator = Evaluator(UserClosedForm(self.at_step), self.clock, None)
+            self._evaluator = Evaluator(UserClosedForm.of(self), self.clock, None)
 
     def at_step(self, count: Any) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""

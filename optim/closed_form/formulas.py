@@ -7,6 +7,7 @@ The scheduler of the same name in optim/lr_scheduler.py documents the fields.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, InitVar, dataclass, field, fields
 from fractions import Fraction
@@ -450,10 +451,17 @@ class Chain(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """The function of the step that a user's subclass of a scheduler defines."""
+    """The values at each step that a user's subclass of a scheduler computes in its `at_step`."""
 
-    function: Callable[[Any], Any]
+    reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
+
+    @classmethod
+    def of(cls, scheduler: Any) -> UserClosedForm:
+        return cls(weakref.ref(scheduler))
 
     def resolve(self, frame: Frame) -> Resolved:
-        index, function = frame.mark(as_time(0)).index, self.function
-        return lambda counts: function(counts[index])
+        index, reference = frame.mark(as_time(0)).index, self.reference
+        return lambda counts: reference().at_step(counts[index])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UserClosedForm.of, (self.reference(),)

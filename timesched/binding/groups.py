@@ -1,7 +1,8 @@
 """What a scheduler writes: one key in the selected parameter groups of an optimizer. Tags select the groups.
 
 A target finds its places again, reads them, writes all values or none, and names them. It notes their initial values.
-The scheduler, its counter and its saved state know nothing of parameter groups, only this.
+The scheduler, its counter and its saved state know nothing of parameter groups. Another kind of target would have the
+same attributes and methods, and never a new group.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class GroupTarget:
     def present_indices(self) -> set[int]:
         """The indices that the tags select now, with groups that were added and not selected yet."""
         return set(select_groups(self.optimizer.param_groups, self.tags))
+
+    def overlaps(self, other: GroupTarget) -> bool:
+        """Whether a value of another target of the same holder is one of its values, with groups that were added."""
+        return self.key.name == other.key.name and not self.present_indices().isdisjoint(other.indices)
 
     def new_indices(self) -> set[int]:
         """The indices of the groups that were added, and have the tags."""

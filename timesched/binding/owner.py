@@ -37,8 +37,7 @@ def take_ownership(scheduler: Any) -> None:
     target = scheduler._target
     earlier = [other for other in _living_schedulers(target.holder) if other is not scheduler]
     for other in earlier:  # all of them, so that each error names the present owner
-        is_rival = other.key == scheduler.key and other.refusal != UNBOUND
-        if is_rival and not other._target.present_indices().isdisjoint(target.indices):
+        if other.refusal != UNBOUND and other._target.overlaps(target):
             _supersede(other, scheduler)
     _schedulers[target.holder] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
     if isinstance(scheduler.clock, Clock):
