@@ -293,7 +293,7 @@ class Muon(RuleOptimizer):
         lerp_(states["momentum_buffer"], g, f["one_minus_momentum"])
         columns = {"p": p, "g": g, **states}
         # Each list is updated in a call of its own, which frees the memory of its directions at its end.
-        for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
+        for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER):
             chosen: Columns = {name: _select_tensors(xs, indices) for name, xs in columns.items()}
             if placement is None or has_full_matrices(placement, indices[0], h):
                 update_full(h, f, chosen)

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import Choice, FixedRule, Number, NumberTuple
-from ..base.tensor_lists import is_zero
+from ..base.tensor_lists import STACK_LIMIT, is_zero
 from ..precision.bits import bitcast
 from ..precision.options import resolve_dtype
 from ..step.work import Factors
 
-TOGETHER = 1 << 22  # the most elements that are made orthogonal in one call
+# The most elements that are made orthogonal in one call: a small part of the memory on the CPU. On other devices, where
+# a launch takes longer than the product of two small matrices, as many as are stacked for the step.
+TOGETHER = 1 << 22
+TOGETHER_ON_GPU = STACK_LIMIT
 
 JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
 
@@ -79,13 +82,18 @@ def iteration_dtype(x: Tensor, h: Factors) -> torch.dtype:
     return dtype
 
 
+def matrices_at_once(x: Tensor, size: int) -> int:
+    """The number of matrices of `size` elements that are made orthogonal in one call on the device of `x`."""
+    return max(1, (TOGETHER if x.is_cpu else TOGETHER_ON_GPU) // max(1, size))
+
+
 def orthogonalize(x: Tensor, h: Factors) -> Tensor:
     """Approximate the nearest orthogonal matrix of each matrix in the last two dimensions: singular values near 1."""
     matrices = x.flatten(0, -3).to(iteration_dtype(x, h))
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     if is_tall:
         matrices = matrices.mT  # of the two products, X @ X.T is then the smaller one
-    at_once = max(1, TOGETHER // max(1, matrices.shape[1] * matrices.shape[2]))  # limits the memory of the iterations
+    at_once = matrices_at_once(matrices, matrices.shape[1] * matrices.shape[2])  # limits the memory of the iterations
     with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's dtype differs
         results = [_newton_schulz(piece, h) for piece in torch.split(matrices, at_once)]
     matrices = torch.cat(results) if len(results) > 1 else results[0]

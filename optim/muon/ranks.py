@@ -27,7 +27,7 @@ from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..step.execution import StartedStep, start_step
 from ..step.work import Factors, Work
 from .matrices import apply_steps, block_rows, has_full_matrices, matrix_shape, momentum_directions, orthogonal_steps
-from .newton_schulz import TOGETHER, iteration_dtype
+from .newton_schulz import iteration_dtype, matrices_at_once
 
 BATCH = 1 << 24  # elements that a rank makes orthogonal between two exchanges; a matrix may have more
 OVERHEAD = 1 << 30  # multiplications that take as long as the three launches of an iteration on a GPU, some 10 µs
@@ -308,7 +308,7 @@ def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
     """Compute the steps of full matrices, and update their second moments in place."""
     steps: list[Tensor] = []
     for hyper, factors, directions, second_moments in inputs:
-        count = max(1, TOGETHER // max(1, directions[0].numel()))
+        count = matrices_at_once(directions[0], directions[0].numel())
         for i in range(0, len(directions), count):
             piece = slice(i, i + count)
             steps += orthogonal_steps(hyper, factors, directions[piece], second_moments[piece])

@@ -279,7 +279,7 @@ def memory(case: str, folder: Path) -> None:
     """A step holds two batches at most, whatever the number of matrices. (Of a batch a rank owns four.)"""
     kind, place = case.split(", ")
     size, most = 64, []
-    four = {"BATCH": 4 * size * size * (dist.get_world_size() if place == "ddp" else 1), "TOGETHER": size * size}
+    four = {"BATCH": 4 * size * size * (dist.get_world_size() if place == "ddp" else 1)}
     for count in (16, 48):
         params = [Parameter(placed(torch.zeros(size, size), place)) for _ in range(count)]
         optimizer = getattr(optim, kind)(params, process_group=place == "ddp")
