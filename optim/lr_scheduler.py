@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
+from timesched.types import Tags
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
@@ -142,7 +143,7 @@ class ConstantLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Constant(learning_rate, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -178,7 +179,7 @@ class PolynomialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        power: float = 1.0, cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None,
+        power: float = 1.0, cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(
@@ -218,7 +219,7 @@ class LinearLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -253,7 +254,7 @@ class ExponentialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -290,7 +291,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
-        decay_rate: float, staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None,
+        decay_rate: float, staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
@@ -326,7 +327,8 @@ class InverseSquareRootDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
-        warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        warmup_steps: Steps = 1.0, *, param_group_tags: Tags = None, clock: State | None = None,
+        on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -360,7 +362,7 @@ class CosineDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -426,8 +428,8 @@ class WarmupStableDecayLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps, warmup_iters: Steps,
         decay_iters: Steps, initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0,
-        warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Any = None,
-        clock: Any = None, on_change: str = "same",
+        warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.WarmupStableDecay(
             val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
@@ -496,7 +498,7 @@ class PiecewiseConstantLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.PiecewiseConstant(learning_rates, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -530,7 +532,7 @@ class MultiStepLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -561,7 +563,7 @@ class StepLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Step(initial_learning_rate, step_size, gamma, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -593,7 +595,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -626,8 +628,8 @@ class LambdaLR(hooks.Functions, LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
-        clock: Any = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Lambda(initial_learning_rate, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -664,7 +666,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
-        eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        eta_min: float = 0.0, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -694,7 +696,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -768,7 +770,8 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
     def __init__(
         self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: Steps = 2000,
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
-        scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        scale_mode: str = "cycle", *, param_group_tags: Tags = None, clock: State | None = None,
+        on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
@@ -818,7 +821,8 @@ class OneCycleLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, max_lr: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        anneal_strategy: str = "cos", *, param_group_tags: Tags = None, clock: State | None = None,
+        on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,

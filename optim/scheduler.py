@@ -20,13 +20,14 @@ from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.binding.writing import check_finite
 from timesched.hints import check_argument_names
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
 from timesched.ops import host_scalar
 from timesched.positions import Resolved, resolve_in_unit
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
+from timesched.types import StateDict, Tags
 
 from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
@@ -117,8 +118,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         total_iters: Any = None,
         last_epoch: int = -1,
         *,
-        param_group_tags: Any = None,
-        clock: Any = None,
+        param_group_tags: Tags = None,
+        clock: State | None = None,
         on_change: str = "same",
         schedule: Schedule | None = None,
     ) -> None:
@@ -146,7 +147,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         )  # fmt: skip
 
     def _construct(
-        self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Any, clock: Any, on_change: str
+        self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Tags, clock: State | None, on_change: str
     ) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes."""
         for field in closed_form.arguments():
@@ -175,7 +176,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Whether a user's subclass computes the value in the method that `hook` names."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
         if self._has_own_hook():  # a copy calls its own method
             self._evaluator = Evaluator(UserClosedForm.of(self), self.clock, None)

@@ -16,6 +16,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.horizon import State
+from timesched.types import Tags
+
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
 from .scheduler import Scheduler
@@ -87,8 +90,8 @@ class ConstantWD(WeightDecayScheduler):
     """`ConstantLR` for the weight decay: `val` for `learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Any = None,
-        clock: Any = None, on_change: str = "same",
+        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Constant(val, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -101,7 +104,7 @@ class PolynomialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
-        cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -112,7 +115,7 @@ class LinearWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -123,7 +126,7 @@ class ExponentialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -134,7 +137,7 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
             initial_val, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
@@ -147,7 +150,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -160,7 +163,7 @@ class CosineDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -174,7 +177,7 @@ class WarmupStableDecayWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, val: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
-        decay_rate: float = 0.5, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        decay_rate: float = 0.5, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.WarmupStableDecay(
             val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
@@ -192,7 +195,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.PiecewiseConstant(vals, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -203,7 +206,7 @@ class MultiStepWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps], *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.MultiStep(initial_val, gamma, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -214,7 +217,7 @@ class StepWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Step(initial_val, step_size, gamma, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -225,7 +228,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -235,7 +238,7 @@ class LambdaWD(hooks.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Any = None, clock: Any = None,
+        self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Tags = None, clock: State | None = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
         self._construct(optimizer, formulas.Lambda(initial_val, scheduler=self), param_group_tags, clock, on_change)
@@ -246,7 +249,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0, *,
-        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -256,8 +259,8 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
     """`MultiplicativeLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Any = None,
-        clock: Any = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Multiplicative(initial_val, coefficient, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
@@ -273,7 +276,8 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, base_val: float, max_val: float, step_size_up: Steps = 2000,
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
-        scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        scale_mode: str = "cycle", *, param_group_tags: Tags = None, clock: State | None = None,
+        on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
@@ -288,7 +292,8 @@ class OneCycleWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, max_val: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        anneal_strategy: str = "cos", *, param_group_tags: Tags = None, clock: State | None = None,
+        on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,

@@ -67,13 +67,13 @@ class Clock:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str,
+        max_duration: Time | str,
         batches_per_epoch: ConversionFactor | None = None,
         samples_per_batch: ConversionFactor | BatchSizes | None = None,
         tokens_per_sample: ConversionFactor | None = None,
         ssr: float = 1.0,
         process_group: Any = None,
-        stop_at: Time[Any] | str | None = None,
+        stop_at: Time | str | None = None,
     ) -> None:
         if max_duration is None:
             raise ValueError(
@@ -105,7 +105,7 @@ class Clock:
         self._waiting: tuple[int, int] | None = None  # the ticks without a step, and the steps before these ticks
 
     @property
-    def max_duration(self) -> Time[Any]:
+    def max_duration(self) -> Time:
         """The (scaled) length of the run."""
         assert self.horizon.max_duration is not None
         return self.horizon.max_duration
@@ -195,7 +195,7 @@ class Clock:
 
     # Times that the last move has reached
 
-    def passed(self, time: Time[Any] | str) -> bool:
+    def passed(self, time: Time | str) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` reached a time: true once in a run.
 
         `time` is 0 or more, in any unit that the clock counts, or a fraction of the run. The ratio does not stretch it,
@@ -216,7 +216,7 @@ class Clock:
         before, after = self.last_move(counter)
         return before < count <= after
 
-    def before(self, time: Time[Any] | str, margin: Time[Any] | str | None = None) -> bool:
+    def before(self, time: Time | str, margin: Time | str | None = None) -> bool:
         """Whether this is the last batch boundary at or before a time: true once in a run.
 
         `time` is as for `passed`. Save a state at this boundary, before a decay begins: it loads into a longer run.
@@ -248,7 +248,7 @@ class Clock:
         was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
         return is_last and not was_last
 
-    def every(self, period: Time[Any] | str, start: Time[Any] | str | None = None) -> bool:
+    def every(self, period: Time | str, start: Time | str | None = None) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
 
         A period ends one, two, three ... times `period` after `start`. If `start` is above 0, a period also ends at
@@ -293,7 +293,7 @@ class Clock:
                 f"{unit.value!r} above the longest batch."
             ) from error
 
-    def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
+    def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time | str) -> bool:
         """Whether the last move went into the interval that ends at a count and is as long as a margin."""
         length, own_counter = self.horizon.place(_read_time(margin, "before.margin"), scale=False)
         if length == 0 or unit_of(own_counter) is not unit_of(counter):
@@ -396,7 +396,7 @@ class Clock:
         factor: Any = Fraction(length, read_positive(saved_length, "batches_per_epoch"))
         return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
 
-    def extend(self, max_duration: Time[Any] | str) -> None:
+    def extend(self, max_duration: Time | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's conversion factors reach. The
@@ -417,7 +417,7 @@ class Clock:
             raise ValueError(f"{name}: a run of {now} cannot be extended to {end}. Pass a greater length.")
         self._replace_horizon(longer)
 
-    def end_after(self, time: Time[Any] | str) -> None:
+    def end_after(self, time: Time | str) -> None:
         """End the run `time` after the present moment, for instance to decay at once in a branch of the run.
 
         The new end may be earlier or later than the previous end. `time` is above 0, in any unit that the clock's
@@ -457,11 +457,11 @@ class Clock:
                 listener.refresh()
             raise
 
-    def __getstate__(self) -> dict[str, Any]:  # a copy has its own listeners, and counts time from its creation
+    def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
         kept = ("horizon", "timestamp", "process_group", "_stop", "_has_explicit_counts")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
         self._move_bounds = self.timestamp, self.timestamp
 
@@ -586,7 +586,7 @@ def _scheduler_names(schedulers: Iterable[Any]) -> str:
     return " and ".join(sorted(scheduler._describe() for scheduler in schedulers))
 
 
-def _read_time(time: Time[Any] | str, name: str) -> Time[Any]:
+def _read_time(time: Time | str, name: str) -> Time:
     """A time of 0 or more."""
     read = Time.from_input(time)
     if read.exact < 0:

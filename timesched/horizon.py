@@ -44,7 +44,7 @@ class BatchSizes:
     `entries`: times, of which the first is 0, each with the size of the batches that begin at or after it.
     """
 
-    entries: tuple[tuple[Time[Any], int], ...]
+    entries: tuple[tuple[Time, int], ...]
 
     def at(self, state: Any) -> int:
         """The size of the next batch of a run."""
@@ -159,9 +159,9 @@ class Horizon:
     """
 
     __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr", "usual_batch")
-    max_duration: Time[Any] | None
+    max_duration: Time | None
     ssr: float
-    _unscaled: Time[Any] | None
+    _unscaled: Time | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
     conversion_factors: ConversionFactors
     usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
@@ -170,7 +170,7 @@ class Horizon:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str | None,
+        max_duration: Time | str | None,
         *,
         batches_per_epoch: ConversionFactor | None = None,
         samples_per_batch: ConversionFactor | BatchSizes | None = None,
@@ -180,7 +180,7 @@ class Horizon:
         factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
         self._fill(_read_length(max_duration), read_ratio(ssr), factors, scaled=False)
 
-    def _fill(self, length: Time[Any] | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> None:
+    def _fill(self, length: Time | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> None:
         """Set all attributes. `scaled`: whether the length is scaled already, as in a state that is not ours."""
         put = object.__setattr__
         scaled_length = length if length is None or scaled else Time._make(length.exact * ratio, length.unit)
@@ -228,17 +228,17 @@ class Horizon:
         )
 
     @classmethod
-    def _make(cls, length: Time[Any] | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> Horizon:
+    def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> Horizon:
         """A horizon with values that were checked before."""
         horizon = object.__new__(cls)
         horizon._fill(length, ratio, factors, scaled)
         return horizon
 
-    def _with_length(self, max_duration: Time[Any] | str) -> Horizon:
+    def _with_length(self, max_duration: Time | str) -> Horizon:
         """The same run with another length, before scaling."""
         return Horizon._make(_read_length(max_duration), self._ratio, self.conversion_factors, scaled=False)
 
-    def _with_end_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
+    def _with_end_after(self, timestamp: Any, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
         assert self._end is not None and self.max_duration is not None
         counter, unit = self._end[1], unit_of(self._end[1])
@@ -284,7 +284,7 @@ class Horizon:
         """Tokens in one sample, or None."""
         return self.conversion_factors.tokens_per_sample
 
-    def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
+    def locate(self, time: Time | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
         """The position of a schedule's time on this run: an exact count, and its unit.
 
         A `dur` becomes a fraction of the run's length, in the unit of the length. An epoch is counted in batches if its
@@ -294,7 +294,7 @@ class Horizon:
         count, counter = self.place(time, scale)
         return count, unit_of(counter)
 
-    def place(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, Counter]:
+    def place(self, time: Time | str, scale: bool = True) -> tuple[Exact, Counter]:
         """The position of a time, as `locate` returns it, and the counter that reaches it."""
         time = Time.from_input(time)
         number, unit = time.exact, time.unit
@@ -314,7 +314,7 @@ class Horizon:
         """
         return self.conversion_factors.convert(count, TimeUnit(old), TimeUnit(new))
 
-    def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
+    def after(self, start: Exact, unit: TimeUnit | str, time: Time | str) -> Exact:
         """The end of a phase that begins at a count of `unit`, and lasts as long as a time of a schedule.
 
         The ratio stretches the time, but not the count. Raises `ValueError` where the two units do not convert.
@@ -326,7 +326,7 @@ class Horizon:
         """
         return self._count_after(start, TimeUnit(unit), *self.locate(time))
 
-    def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
+    def before(self, end: Exact, unit: TimeUnit | str, time: Time | str) -> Exact:
         """The beginning of a phase that ends at a count of `unit`, and lasts as long as a time of a schedule.
 
         It is below 0 if the time is longer than the count. The ratio acts as in `after`, and the errors are the same.
@@ -338,7 +338,7 @@ class Horizon:
         """The count at the end of a phase that begins at a count, and has a length."""
         return exact_number(count + self.conversion_factors.at(count, unit).convert(length, length_unit, unit))
 
-    def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
+    def convert(self, time: Time | str, unit: TimeUnit | str) -> Time:
         """A time of this run, exactly converted to another unit. In `dur` it is a fraction of the (scaled) run.
 
         Raises `ValueError` with the names of the missing conversion factors, and `TimeError` where the result is not a
@@ -353,7 +353,7 @@ class Horizon:
             return Time(Fraction(self.change(count, own, unit_of(last))) / length, unit)
         return Time(self.change(count, own, unit), unit)
 
-    def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
+    def add(self, one: Time, other: Time) -> Time:
         """The sum of two times in the finer unit, or in `dur` if one of them is in `dur`.
 
         Under a batch-size schedule, `other` is a length that begins at `one`.
@@ -384,7 +384,7 @@ class Horizon:
         end, counter = self._end
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
-    def falls_short(self, time: Time[Any] | str) -> bool:
+    def falls_short(self, time: Time | str) -> bool:
         """Whether the run continues after `time`, scaled or not; False where their units do not convert."""
         if self._end is None:
             return False
@@ -448,7 +448,7 @@ class _Stages:
 
     __slots__ = ("_batches", "_samples", "_sizes")
 
-    def __init__(self, run: Horizon, entries: tuple[tuple[Time[Any], int], ...]) -> None:
+    def __init__(self, run: Horizon, entries: tuple[tuple[Time, int], ...]) -> None:
         batch, sample, size = 0, 0, entries[0][1]
         self._batches, self._samples, self._sizes = [batch], [sample], [size]
         for time, next_size in entries[1:]:
@@ -502,7 +502,7 @@ def read_ratio(value: Any) -> Exact:
     return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
-def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time[Any] | None:
+def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
     """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
@@ -517,7 +517,7 @@ def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = F
     return time
 
 
-def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:
+def _convert_time(time: Time | str, state: Any, ssr: float = 1.0) -> Time:
     """The count at which a time is reached on a run. Composer's tests and some of its users import this name."""
     count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
     return Time._make(count, unit)

@@ -50,7 +50,7 @@ class Mark:
         return Mark(self.index, self.unit, count)
 
     @property
-    def time(self) -> Time[Any]:
+    def time(self) -> Time:
         """The position of the mark, as a time of the run."""
         return Time._make(self.count, self.unit)
 

@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 from timesched.binding.groups import select_groups
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
+from timesched.horizon import State
 from timesched.time.units import TimeError
+from timesched.types import Tags
 
 from ..scheduler import Scheduler
 from .formulas import Chain, Steps, as_time
@@ -24,7 +26,7 @@ class Sequential(Scheduler):
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+        last_epoch: int = -1, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         name = type(self).__name__
         tags, clock = _resolve_tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
@@ -50,7 +52,7 @@ class Chained(Scheduler):
     """The product of several schedulers."""
 
     def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
+        self, schedulers: Sequence[Scheduler], *, param_group_tags: Tags = None, clock: State | None = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
         optimizer = _first_optimizer(schedulers)
@@ -64,7 +66,7 @@ class ScaledPerGroup(Scheduler):
     """A scheduler, times the factor of each group."""
 
     def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
+        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Tags = None, clock: State | None = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
         tags, clock = _resolve_tags_and_clock(self, optimizer, [scheduler], param_group_tags, clock)
@@ -80,7 +82,7 @@ def _first_optimizer(schedulers: Any) -> Any:
 
 
 def _resolve_tags_and_clock(
-    parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any
+    parent: Scheduler, optimizer: Any, schedulers: Any, tags: Tags, clock: State | None
 ) -> tuple[Any, Any]:
     """The tags and the clock of a parent: its arguments, or else the tags and the clock of its children.
 

@@ -26,7 +26,7 @@ from timesched.schedulers.decay import check_phases_fit
 from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
-Steps = int | float | str | Time[Any]  # a count as an argument: a number of steps, or a time; it is kept as int or Time
+Steps = int | float | str | Time  # a count as an argument: a number of steps, or a time; it is kept as int or Time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,12 +58,12 @@ class ClosedForm(Schedule):
 # Counts: as times, as functions of the counters, and as tensors
 
 
-def as_time(steps: Any) -> Time[Any]:
+def as_time(steps: Any) -> Time:
     """A count as a time. A number counts steps, which are batches."""
     return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
 
 
-def step_counts(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+def step_counts(frame: Frame, end: Time) -> tuple[Resolved, float]:
     """The number of completed steps as a function of the counts, and the number of steps at the time `end`.
 
     A formula that depends on the number of steps, and not on a fraction, uses it. The steps are batches of the run

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -26,7 +26,9 @@ from timesched.binding.keys import Key, require_count
 from timesched.binding.owner import UNBOUND, leave_clock, take_ownership
 from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
 from timesched.clock import Clock
+from timesched.horizon import State
 from timesched.time.units import TimeUnit
+from timesched.types import StateDict, Tags
 
 OnChange = Literal["same", "new"]
 
@@ -52,8 +54,8 @@ class Bound:
         optimizer: Optimizer,
         schedule: Any,
         key: str | tuple[str, int],
-        tags: Any = None,
-        clock: Any = None,
+        tags: Tags = None,
+        clock: State | None = None,
         ssr: float | None = None,
         steps: int = 0,
         on_change: str = "same",
@@ -255,7 +257,7 @@ class Bound:
 
     # Saving and loading
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The state of the scheduler, in plain Python values.
 
         It has the initial values, the steps, the counters of the clock and its horizon, which determine the value. It
@@ -266,7 +268,7 @@ class Bound:
             add_new_groups(self)
         return saved.state_at(self, self._counter)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a saved state: restore its initial values, steps and clock counters, and write the value.
 
         If the saved initial values differ from the present initial values, they replace them with a warning. With
@@ -280,11 +282,11 @@ class Bound:
         """
         self.restore(self.read_state(state_dict))
 
-    def read_state(self, state: Mapping[str, Any]) -> saved.StateContents:
+    def read_state(self, state: StateDict) -> saved.StateContents:
         """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
         return saved.read_contents(self, state)
 
-    def is_of(self, state: Mapping[str, Any]) -> bool:
+    def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
         return (state["key"], state["tags"]) == (self.key, self._target.sorted_tags())
 
@@ -294,7 +296,7 @@ class Bound:
         saved.restore_contents(self, contents)
         self._beginning = warn.note_beginning(self)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)  # a shallow copy has its own
         take_ownership(self)

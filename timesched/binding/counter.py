@@ -6,7 +6,6 @@ A counter says its position, moves by one step, and saves and loads itself. Each
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,9 @@ from torch import Tensor
 
 from timesched.binding.keys import require_count
 from timesched.clock import Clock
+from timesched.horizon import State
 from timesched.ops import host_scalar
+from timesched.types import StateDict
 
 
 class StepCounter:
@@ -52,11 +53,11 @@ class StepCounter:
         steps = self.steps if isinstance(self.steps, Tensor) else host_scalar(self.steps)
         self.steps = steps.to(device)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The state of the clock, with the texts of its horizon and length; empty without a `Clock`."""
         return {}
 
-    def read_state(self, state: Mapping[str, Any], class_name: str) -> StepCounter:
+    def read_state(self, state: StateDict, class_name: str) -> StepCounter:
         """A counter at the moment of a scheduler's saved state. Raises `ValueError` if the state does not say it."""
         counter = copy.copy(self)
         counter.steps = require_count(state["last_epoch"], class_name)
@@ -77,11 +78,11 @@ class StateCounter(StepCounter):
 class ClockCounter(StateCounter):
     """The counter of a scheduler that follows a `Clock`."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         horizon = self.clock.horizon
         return {"clock": self.clock.state_dict(), "horizon": repr(horizon), "length": str(horizon.max_duration)}
 
-    def read_state(self, state: Mapping[str, Any], class_name: str) -> StepCounter:
+    def read_state(self, state: StateDict, class_name: str) -> StepCounter:
         counter = super().read_state(state, class_name)
         if "clock" not in state:
             raise ValueError(
@@ -96,7 +97,7 @@ class ClockCounter(StateCounter):
         self.clock.go_to(moment.clock.timestamp)  # which refreshes all schedulers that follow it
 
 
-def make_counter(clock: Any, steps: int) -> StepCounter:
+def make_counter(clock: State | None, steps: int) -> StepCounter:
     """The counter of a scheduler that follows a clock, another state, or no clock."""
     counter_class = StepCounter if clock is None else ClockCounter if isinstance(clock, Clock) else StateCounter
     return counter_class(steps, clock)

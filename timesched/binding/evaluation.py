@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from timesched.clock import Clock
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
 from timesched.positions import Frame
-from timesched.schedule import Schedule
+from timesched.schedule import Resolution, Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
@@ -67,7 +67,7 @@ class Evaluator:
     `value(position)`: the value. A position is a clock or state like `clock`; without a clock, a tuple of the steps.
     """
 
-    def __init__(self, schedule: Any, clock: Any, ssr: float | None) -> None:
+    def __init__(self, schedule: Any, clock: State | None, ssr: float | None) -> None:
         self.schedule, self.clock, self.ssr = schedule, clock, ssr
         self.value: Callable[[Any], Any]
         if clock is None:
@@ -82,7 +82,7 @@ class Evaluator:
 
 
 def _make_function(
-    schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None
+    schedule: Any, clock: State | None, ssr: float | None, units: set[TimeUnit] | None = None
 ) -> Callable[[Any], Any]:
     """One schedule as a function of a clock. A scheduler for Composer adds the units that it reads to `units`."""
     if isinstance(schedule, Schedule) and isinstance(clock, Clock):
@@ -109,9 +109,9 @@ def _make_function(
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
     """A schedule as a function of a clock. It is resolved again when the clock has another horizon."""
-    resolution: Any = None
+    resolution: Resolution | None = None
 
-    def value(clock: Any) -> Any:
+    def value(clock: Clock) -> Any:
         nonlocal resolution
         if resolution is None or clock.horizon is not resolution.horizon:
             resolution = schedule._resolution(clock, ssr)
@@ -137,7 +137,7 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
 # The units and the phase of a schedule
 
 
-def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
+def schedule_units(schedule: Any, clock: State) -> set[TimeUnit]:
     """The units that the schedules read on a clock. The units of a user's function are not known.
 
     A scheduler written for Composer is called once, and the units that it reads are recorded.

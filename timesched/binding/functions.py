@@ -13,6 +13,7 @@ from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.clock import Clock
 from timesched.horizon import State
 from timesched.schedule import Schedule
+from timesched.types import Tags
 
 ScheduleLike = Schedule | Callable[..., float]
 
@@ -23,7 +24,7 @@ def bind(
     optimizer: Optimizer,
     clock: Clock | State,
     key: Literal["lr"] = "lr",
-    tags: Any = None,
+    tags: Tags = None,
     ssr: float | None = None,
     on_change: OnChange = "same",
 ) -> BoundLR: ...
@@ -35,7 +36,7 @@ def bind(
     optimizer: Optimizer,
     clock: Clock | State,
     key: str | tuple[str, int],
-    tags: Any = None,
+    tags: Tags = None,
     ssr: float | None = None,
     on_change: OnChange = "same",
 ) -> Bound: ...
@@ -44,9 +45,9 @@ def bind(
 def bind(
     schedule: Any,
     optimizer: Optimizer,
-    clock: Any,
+    clock: State | None,
     key: str | tuple[str, int] = "lr",
-    tags: Any = None,
+    tags: Tags = None,
     ssr: float | None = None,
     on_change: str = "same",
 ) -> Bound:

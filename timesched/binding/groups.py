@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.binding.keys import Key, require_finite
+from timesched.types import ParamGroup, Tags
 
 FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys of a learning-rate factor, the first one first
 
@@ -28,7 +29,7 @@ class GroupTarget:
     factor of a group multiplies it.
     """
 
-    def __init__(self, optimizer: Optimizer, key: Key, tags: Any, relative: bool, scales: int) -> None:
+    def __init__(self, optimizer: Optimizer, key: Key, tags: Tags, relative: bool, scales: int) -> None:
         self.optimizer = self.holder = optimizer  # `holder`: targets of different holders never overlap
         self.key = key
         self.tags = tags
@@ -38,7 +39,7 @@ class GroupTarget:
         self.indexed_groups: list[tuple[int, dict[str, Any]]] = []  # the index and the group
         self.initial_values: list[Any] = []  # of each of these groups
         self.base_values: list[float] = []  # of each: the factor that multiplies the value of the schedule
-        self.known_groups: list[dict[str, Any]] = []  # all groups that the optimizer had so far
+        self.known_groups: list[ParamGroup] = []  # all groups that the optimizer had so far
 
     @property
     def indices(self) -> list[int]:
@@ -89,7 +90,7 @@ class GroupTarget:
         self._check_shared_tensors(indices, result.base_values)
         return result
 
-    def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
+    def _base_value(self, group: ParamGroup, initial: Any, i: int) -> float:
         """The base value of group `i`, which has this initial value."""
         factor = learning_rate_factor(group, f"parameter group {i}") ** self.scales if self.scales else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor
@@ -210,7 +211,7 @@ class GroupTarget:
 # Tags, factors and names
 
 
-def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
+def select_groups(groups: Iterable[ParamGroup], tags: Tags) -> list[int]:
     """The indices of the groups that have one of `tags`. None selects all groups; a None in a list, the untagged."""
     if tags is None:
         return [i for i, _ in enumerate(groups)]
@@ -224,8 +225,8 @@ def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
 
 
 def require_groups(
-    groups: Sequence[Mapping[str, Any]],
-    tags: Any,
+    groups: Sequence[ParamGroup],
+    tags: Tags,
     name: str = "tags",
     advice: str = "Pass tags of the groups, or None for all groups.",
 ) -> list[int]:
@@ -239,12 +240,12 @@ def require_groups(
     return indices
 
 
-def group_tags(group: Mapping[str, Any]) -> set[Any]:
+def group_tags(group: ParamGroup) -> set[Any]:
     """The tags of a group, which holds a name, or a list or set of names."""
     return set(read_tags(group.get("tags")))
 
 
-def read_tags(tags: Any) -> list[Any]:
+def read_tags(tags: Tags) -> list[Any]:
     """The tags as a list, from None, a name or several names. Raises `ValueError` for anything else."""
     if tags is None:
         return []
@@ -255,12 +256,12 @@ def read_tags(tags: Any) -> list[Any]:
     return list(tags)
 
 
-def has_learning_rate_factor(group: Mapping[str, Any]) -> bool:
+def has_learning_rate_factor(group: ParamGroup) -> bool:
     """Whether a group has a learning-rate factor other than 1."""
     return any(group.get(key) not in (None, 1.0) for key in FACTOR_KEYS)
 
 
-def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
+def learning_rate_factor(group: ParamGroup, group_name: str) -> float:
     """The learning-rate factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
     for key in FACTOR_KEYS:
         factor = group.get(key)
@@ -271,7 +272,7 @@ def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
     return 1.0
 
 
-def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
+def describe_tags(groups: Iterable[ParamGroup]) -> str:
     """The tags of the groups, as a text for messages."""
     tags: set[Any] = set()
     for group in groups:
@@ -279,7 +280,7 @@ def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     return f"the tags are {', '.join(sorted(map(repr, tags)))}" if tags else "no group has any"
 
 
-def named_values(groups: Sequence[Mapping[str, Any]], keys: Iterable[tuple[str, int]]) -> dict[str, float]:
+def named_values(groups: Sequence[ParamGroup], keys: Iterable[tuple[str, int]]) -> dict[str, float]:
     """The values of some keys in the groups, by names for logs, such as `betas[0]` and `weight_decay/head`.
 
     `keys` has pairs of a key and the index of a group. A name is the key, the tags of the group, and its index if other

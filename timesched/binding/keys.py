@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from timesched.ops import host_scalar
 from timesched.time.units import exact_number
+from timesched.types import ParamGroup
 
 
 class Key:
@@ -32,7 +32,7 @@ class Key:
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
 
-    def require_number(self, group: Mapping[str, Any], group_name: str) -> Any:
+    def require_number(self, group: ParamGroup, group_name: str) -> Any:
         """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
         if self.key not in group:
             known = ", ".join(sorted(str(key) for key in group if key != "params"))
@@ -56,14 +56,14 @@ class Key:
             )
         return value
 
-    def peek(self, group: Mapping[str, Any]) -> Any:
+    def peek(self, group: ParamGroup) -> Any:
         """The value in the group, without a check; None if there is none."""
         value = group.get(self.key)
         if self.index is None:
             return value
         return value[self.index] if isinstance(value, (tuple, list)) and self.index < len(value) else None
 
-    def write(self, group: dict[str, Any], value: float | Tensor) -> None:
+    def write(self, group: ParamGroup, value: float | Tensor) -> None:
         """Write a number: into the tensor of the group, or in place of its number."""
         old = self.peek(group)
         if isinstance(old, Tensor):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from timesched.binding.evaluation import select_schedules
 from timesched.clock import Clock
 from timesched.findings import FindingWarning, find_long_warmup
+from timesched.horizon import State
 from timesched.time.timestamp import Timestamp
 
 # The texts of `warn_of_jump`, by the phase of the schedule.
@@ -18,7 +19,7 @@ PHASE_TEXTS = {
 }
 
 
-def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
+def warn_of_long_warmup(schedule: Any, clock: State | None, ssr: float | None) -> None:
     """Warn of a warmup that lasts longer than the run, if their units convert."""
     with suppress(TypeError, ValueError):  # wrong arguments raise later, with a better message
         for item in select_schedules(schedule):

@@ -75,7 +75,7 @@ def _format_cell(cell: object) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
-def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exact]]:
+def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time, Exact]]:
     """The multiples of a time over a run, and the end of the run: each as a share of the run, and as a count in the
     unit of `run_length`.
 
