@@ -97,7 +97,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__mro__:
             methods = [name for name in STEP_METHODS if name in vars(base)]
@@ -106,7 +106,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                     f"{base.__name__}.{methods[0]}: step() does not call it. Compute the value in {cls.hook}()."
                 )
 
-    def __new__(cls, /, *positional: Any, **named: Any) -> Self:
+    def __new__(cls, /, *positional: object, **named: object) -> Self:
         check_argument_names(cls, named)  # before the constructor raises, without a hint
         scheduler = super().__new__(cls)
         scheduler._has_positional_arguments = len(positional) > 1
@@ -115,7 +115,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        total_iters: Any = None,
+        total_iters: object = None,
         last_epoch: int = -1,
         *,
         param_group_tags: Tags = None,
@@ -181,7 +181,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if self._has_own_hook():  # a copy calls its own method
             self._evaluator = Evaluator(UserClosedForm.of(self), self.clock, None)
 
-    def at_step(self, count: Any) -> Tensor:
+    def at_step(self, count: object) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
         counter, steps_before = self._counter, self._counter.steps
         counter.steps = as_step(count)
@@ -245,7 +245,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Count a step."""
         self._counter.advance()
 
-    def update_groups(self, values: Iterable[Any]) -> None:
+    def update_groups(self, values: Iterable[object]) -> None:
         """Write a list with one value for each parameter group. Groups that are not selected are skipped."""
         self.catch_up()
         values, group_count = list(values), len(self._target.values())
@@ -262,7 +262,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Do nothing: `get_last_value()` itself reads the groups."""
 
 
-def _describe_argument(value: Any) -> str:
+def _describe_argument(value: object) -> str:
     if isinstance(value, Scheduler):
         return value._describe()
     if isinstance(value, (list, tuple)):

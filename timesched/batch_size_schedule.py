@@ -11,7 +11,7 @@ from typing import Any
 
 from timesched import shapes
 from timesched.fields import number
-from timesched.horizon import BatchSizes, Horizon
+from timesched.horizon import BatchSizes, Horizon, State
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
@@ -59,7 +59,7 @@ class BatchSizeSchedule(BatchSizes):
         entries = tuple((_read_threshold(threshold, unit), _read_size(size)) for threshold, size in pairs)
         object.__setattr__(self, "entries", _require_increasing(entries))
 
-    def at(self, state: object) -> int:
+    def at(self, state: State) -> int:
         """The size of the next batch of a run: the size at the last threshold that its counters have reached.
 
         `state`: a `Clock`, or another state with counters. Raises `ValueError` for a threshold in `dur` when the length

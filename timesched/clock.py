@@ -164,7 +164,7 @@ class Clock:
         if self._waiting is not None:
             self._warn_of_missing_steps()
 
-    def _count_batch(self, samples: Any, tokens: Any, duration: Any, now: float) -> tuple[tuple[int, int], int]:
+    def _count_batch(self, samples: object, tokens: object, duration: Any, now: float) -> tuple[tuple[int, int], int]:
         """The samples and tokens of a batch, and its microseconds, on all ranks."""
         if self.process_group in (None, False):
             microseconds = self._batch_microseconds(duration, now)
@@ -442,7 +442,7 @@ class Clock:
         for listener, phase, values in before:
             listener.warn_of_jump(phase, values)
 
-    def _change(self, **changes: Any) -> None:
+    def _change(self, **changes: object) -> None:
         """Change attributes and refresh all listeners. If a listener raises, nothing is changed."""
         before = {name: getattr(self, name) for name in changes}
         self.__dict__.update(changes)
@@ -467,12 +467,12 @@ class Clock:
 
     # The schedulers that follow the clock
 
-    def notify(self, listener: Any) -> None:
+    def notify(self, listener: object) -> None:
         """Call `listener.refresh()` after each load, for as long as the listener lives."""
         self._listeners.add(listener)
         self._start_waiting()
 
-    def forget(self, listener: Any) -> None:
+    def forget(self, listener: object) -> None:
         """Undo `notify`."""
         self._listeners.discard(listener)
         self._start_waiting()
@@ -525,7 +525,7 @@ class Clock:
         return round((now - self._last_tick_time) * 1e6) if duration is None else read_field("duration", duration)
 
     def _sum_over_ranks(
-        self, samples: Any, tokens: Any, duration: Any, now: float
+        self, samples: Any, tokens: object, duration: Any, now: float
     ) -> tuple[int | None, int | None, int]:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
@@ -561,7 +561,7 @@ class Clock:
             return set()
         return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._has_explicit_counts else {TimeUnit.SECOND}
 
-    def _batch_count(self, name: str, value: Any, factor: Exact | None, multiplied: int | None) -> int | None:
+    def _batch_count(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
         """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
         if value is not None:
             return _read_count(name, value)
@@ -594,6 +594,6 @@ def _read_time(time: Time | str, name: str) -> Time:
     return read
 
 
-def _read_count(name: str, value: Any) -> int:
+def _read_count(name: str, value: object) -> int:
     """The count of `samples` or `tokens` that a user passed. The fields have these names in the singular."""
     return read_field(name[:-1], value.item() if isinstance(value, Tensor) and value.numel() == 1 else value)

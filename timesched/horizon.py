@@ -46,7 +46,7 @@ class BatchSizes:
 
     entries: tuple[tuple[Time, int], ...]
 
-    def at(self, state: Any) -> int:
+    def at(self, state: State) -> int:
         """The size of the next batch of a run."""
         raise NotImplementedError(f"{type(self).__name__}.at is not defined. Define at(state) in this class.")
 
@@ -67,7 +67,7 @@ class ConversionFactors:
     start: tuple[Exact, TimeUnit] | None = None
 
     @classmethod
-    def read(cls, epoch_length: Any, batch_size: Any, sample_length: Any) -> ConversionFactors:
+    def read(cls, epoch_length: object, batch_size: object, sample_length: object) -> ConversionFactors:
         """Read the arguments of a run. The batch size may be a schedule. If it has one size, it is a number."""
         if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
             batch_size = batch_size.entries[0][1]
@@ -166,7 +166,7 @@ class Horizon:
     conversion_factors: ConversionFactors
     usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
     _ratio: Exact
-    _key: tuple[Any, ...]
+    _key: tuple[object, ...]
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Horizon:
             put(self, "conversion_factors", replace(factors, stages=stages))
 
     @classmethod
-    def of(cls, state: Any, ssr: float | None = None) -> Horizon:
+    def of(cls, state: Horizon | State, ssr: float | None = None) -> Horizon:
         """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
 
         `ssr` None means the state's own ratio, or 1.0 if it has none. Raises `ValueError` if `ssr`, the ratio of the
@@ -238,7 +238,7 @@ class Horizon:
         """The same run with another length, before scaling."""
         return Horizon._make(_read_length(max_duration), self._ratio, self.conversion_factors, scaled=False)
 
-    def _with_end_after(self, timestamp: Any, time: Time | str) -> Horizon:
+    def _with_end_after(self, timestamp: object, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
         assert self._end is not None and self.max_duration is not None
         counter, unit = self._end[1], unit_of(self._end[1])
@@ -371,7 +371,7 @@ class Horizon:
         end = self.after(self.change(*self.locate(one), unit), unit, other)
         return Time._make(Fraction(end) / self._ratio, unit)
 
-    def progress(self, timestamp: Any) -> Exact:
+    def progress(self, timestamp: object) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; above 1 after the end.
 
         A run in epochs is measured by its epochs, and by the batches of the present epoch if the length of an epoch is
@@ -403,7 +403,7 @@ class Horizon:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         is_scaled = self.max_duration is self._unscaled
         return Horizon._make, (self._unscaled, self._ratio, self.conversion_factors, is_scaled)
 
@@ -474,7 +474,7 @@ class _Stages:
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
-def read_positive(value: Any, name: str) -> Exact:
+def read_positive(value: object, name: str) -> Exact:
     """`value` as an exact number. Raises `ValueError` unless it is positive and finite."""
     number = exact_number(getattr(value, "value", value), name)  # Composer gives the length of an epoch as a time
     if number <= 0:
@@ -482,11 +482,11 @@ def read_positive(value: Any, name: str) -> Exact:
     return number
 
 
-def _read_factor(value: Any, name: str) -> Exact | None:
+def _read_factor(value: object, name: str) -> Exact | None:
     return None if value is None else read_positive(value, name)
 
 
-def read_ratio(value: Any) -> Exact:
+def read_ratio(value: object) -> Exact:
     """A scale-schedule ratio as an exact number.
 
     A float that is a quotient of whole numbers up to a million means this quotient: 5 / 3 is five thirds. Any other
@@ -502,7 +502,7 @@ def read_ratio(value: Any) -> Exact:
     return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
-def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
+def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
     """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
@@ -517,7 +517,7 @@ def _read_length(value: Any, unit: TimeUnit | None = None, allows_zero: bool = F
     return time
 
 
-def _convert_time(time: Time | str, state: Any, ssr: float = 1.0) -> Time:
+def _convert_time(time: Time | str, state: State, ssr: float = 1.0) -> Time:
     """The count at which a time is reached on a run. Composer's tests and some of its users import this name."""
     count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
     return Time._make(count, unit)

@@ -76,7 +76,7 @@ class ScaledPerGroup(Scheduler):
         )
 
 
-def _first_optimizer(schedulers: Any) -> Any:
+def _first_optimizer(schedulers: object) -> Any:
     """The optimizer of the first scheduler; None if there is none, which `_check_children` then rejects."""
     return getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
 
@@ -103,7 +103,7 @@ def _resolve_tags_and_clock(
     return tags, clock
 
 
-def _check_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
+def _check_children(parent: Scheduler, optimizer: object, schedulers: object) -> None:
     """Raise an error unless the children are new schedulers with the key and the optimizer of their parent."""
     name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:

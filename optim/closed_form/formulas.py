@@ -38,7 +38,7 @@ class ClosedForm(Schedule):
 
     scheduler: InitVar[Any] = field(default=None, kw_only=True)
 
-    def __post_init__(self, scheduler: Any) -> None:
+    def __post_init__(self, scheduler: object) -> None:
         class_name = type(self if scheduler is None else scheduler).__name__
         names: Mapping[str, str] = getattr(scheduler, "argument_names", {})
         for argument in self.arguments():
@@ -456,12 +456,12 @@ class UserClosedForm(ClosedForm):
     reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
 
     @classmethod
-    def of(cls, scheduler: Any) -> UserClosedForm:
+    def of(cls, scheduler: object) -> UserClosedForm:
         return cls(weakref.ref(scheduler))
 
     def resolve(self, frame: Frame) -> Resolved:
         index, reference = frame.mark(as_time(0)).index, self.reference
         return lambda counts: reference().at_step(counts[index])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return UserClosedForm.of, (self.reference(),)

@@ -210,7 +210,7 @@ class Bound:
 
     # The count
 
-    def _set_last_epoch(self, count: Any) -> None:
+    def _set_last_epoch(self, count: object) -> None:
         if type(count) is int and count == -1:
             raise ValueError(
                 f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. "
@@ -251,7 +251,7 @@ class Bound:
         """The phase in which a new length of the run may change the value: "warmup", "decay" or None."""
         return find_phase(self.schedule, self.clock, self.ssr)
 
-    def warn_of_jump(self, phase: str, before: list[Any]) -> None:
+    def warn_of_jump(self, phase: str, before: list[object]) -> None:
         """Warn if a new length of the run changed the values within a phase."""
         warn.warn_of_jump(self, phase, before)
 

@@ -18,7 +18,7 @@ from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
 
-def read_schedules(schedule: Any) -> list[Any]:
+def read_schedules(schedule: object) -> list[Any]:
     """The schedules of a list, or the single schedule in a list.
 
     Raises `TypeError` for an object that is not a schedule. Also for a schedule of values, such as a `HalfLife`, in a
@@ -37,23 +37,23 @@ def read_schedules(schedule: Any) -> list[Any]:
     return schedules
 
 
-def select_schedules(schedule: Any) -> list[Schedule]:
+def select_schedules(schedule: object) -> list[Schedule]:
     """The schedules of this package in a schedule or a list. The marks of a user's function are not known."""
     return [item for item in read_schedules(schedule) if isinstance(item, Schedule)]
 
 
-def qualified_name(value: Any) -> str:
+def qualified_name(value: object) -> str:
     """The name of a function or class, or of the class of another object."""
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def describe_schedule(schedule: Any) -> str:
+def describe_schedule(schedule: object) -> str:
     """The text of a schedule, a function or a list, for messages: the name stands for a function."""
     names = [repr(item) if isinstance(item, Schedule) else qualified_name(item) for item in read_schedules(schedule)]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
-def is_composer_scheduler(schedule: Any) -> bool:
+def is_composer_scheduler(schedule: object) -> bool:
     """Whether the class derives from Composer's `ComposerScheduler`. False if Composer is not imported."""
     return isinstance(schedule, getattr(sys.modules.get("composer.optim.scheduler"), "ComposerScheduler", ()))
 
@@ -77,7 +77,7 @@ class Evaluator:
         is_product = len(functions) > 1
         self.value = (lambda clock: math.prod(f(clock) for f in functions)) if is_product else functions[0]
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a copy makes its own function, since functions are not copied
+    def __reduce__(self) -> tuple[object, ...]:  # a copy makes its own function, since functions are not copied
         return Evaluator, (self.schedule, self.clock, self.ssr)
 
 
@@ -120,7 +120,7 @@ def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any
     return value
 
 
-def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
+def _multiplier(schedule: object, function: Any, *arguments: object) -> float:
     """The value of a user's schedule as a float. `function` calls the schedule."""
     try:
         value = function(*arguments)
@@ -137,7 +137,7 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
 # The units and the phase of a schedule
 
 
-def schedule_units(schedule: Any, clock: State) -> set[TimeUnit]:
+def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
     """The units that the schedules read on a clock. The units of a user's function are not known.
 
     A scheduler written for Composer is called once, and the units that it reads are recorded.
@@ -151,7 +151,7 @@ def schedule_units(schedule: Any, clock: State) -> set[TimeUnit]:
     return units
 
 
-def find_phase(schedule: Any, clock: Any, ssr: float | None) -> str | None:
+def find_phase(schedule: object, clock: Any, ssr: float | None) -> str | None:
     """The phase in which a new length of the run may change the value: "decay", "warmup" or None.
 
     "decay": one of the schedules has begun its decay phase, as a `WarmupStableDecayScheduler` has. "warmup": the end of

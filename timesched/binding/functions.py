@@ -43,7 +43,7 @@ def bind(
 
 
 def bind(
-    schedule: Any,
+    schedule: object,
     optimizer: Optimizer,
     clock: State | None,
     key: str | tuple[str, int] = "lr",
@@ -100,7 +100,7 @@ def bind(
     return scheduler
 
 
-def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
+def compile_composer_scheduler(scheduler: object, state: Any, ssr: float = 1.0) -> LambdaLR:
     """A schedule as a `LambdaLR` on the single optimizer of `state`, as in Composer, but evaluated once per step.
 
     Raises `NotImplementedError` when the state has several optimizers, and `ValueError` when the schedule is a

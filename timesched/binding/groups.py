@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -90,7 +90,7 @@ class GroupTarget:
         self._check_shared_tensors(indices, result.base_values)
         return result
 
-    def _base_value(self, group: ParamGroup, initial: Any, i: int) -> float:
+    def _base_value(self, group: ParamGroup, initial: object, i: int) -> float:
         """The base value of group `i`, which has this initial value."""
         factor = learning_rate_factor(group, f"parameter group {i}") ** self.scales if self.scales else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor
@@ -186,7 +186,7 @@ class GroupTarget:
             if hold is not None and any(p.device.type == "xla" for p in group["params"][:1]):
                 hold(group, self.key.key)
 
-    def sorted_tags(self) -> list[Any] | None:
+    def sorted_tags(self) -> list[Hashable] | None:
         """The tags for a saved state."""
         return None if self.tags is None else sorted(read_tags(self.tags), key=str)
 
@@ -240,12 +240,12 @@ def require_groups(
     return indices
 
 
-def group_tags(group: ParamGroup) -> set[Any]:
+def group_tags(group: ParamGroup) -> set[Hashable]:
     """The tags of a group, which holds a name, or a list or set of names."""
     return set(read_tags(group.get("tags")))
 
 
-def read_tags(tags: Tags) -> list[Any]:
+def read_tags(tags: Tags) -> list[Hashable]:
     """The tags as a list, from None, a name or several names. Raises `ValueError` for anything else."""
     if tags is None:
         return []
@@ -274,7 +274,7 @@ def learning_rate_factor(group: ParamGroup, group_name: str) -> float:
 
 def describe_tags(groups: Iterable[ParamGroup]) -> str:
     """The tags of the groups, as a text for messages."""
-    tags: set[Any] = set()
+    tags: set[Hashable] = set()
     for group in groups:
         tags |= group_tags(group)
     return f"the tags are {', '.join(sorted(map(repr, tags)))}" if tags else "no group has any"

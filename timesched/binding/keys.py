@@ -89,7 +89,7 @@ def _fill(old: Tensor, value: float | Tensor) -> None:
         view.fill_(value)  # a copy from the host would wait for the GPU
 
 
-def is_finite_number(value: Any) -> bool:
+def is_finite_number(value: object) -> bool:
     """Whether a value is a finite number, or a 0-dim tensor of one. Only tensors on the CPU are read."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
@@ -98,7 +98,7 @@ def is_finite_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def require_count(count: Any, name: str, minimum: int = 0) -> int:
+def require_count(count: object, name: str, minimum: int = 0) -> int:
     """A number of steps as an int. Raises `ValueError` for anything else."""
     if isinstance(count, numbers.Integral) and not isinstance(count, bool) and minimum <= int(count) < 2**63 - 1:
         return int(count)
@@ -107,6 +107,6 @@ def require_count(count: Any, name: str, minimum: int = 0) -> int:
     )
 
 
-def require_finite(value: Any, name: str) -> float:
+def require_finite(value: object, name: str) -> float:
     """An initial value as a float. Raises `TimeError` if it is not a finite number."""
     return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, name))

@@ -17,12 +17,12 @@ UNBOUND = "was unbound. Make another scheduler."
 _schedulers: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-def _living_schedulers(holder: Any) -> list[Any]:
+def _living_schedulers(holder: object) -> list[Any]:
     schedulers = (ref() for ref in _schedulers.get(holder, []))
     return [scheduler for scheduler in schedulers if scheduler is not None]
 
 
-def find_owners(holder: Any) -> list[Any]:
+def find_owners(holder: object) -> list[Any]:
     """The schedulers that control a key of an optimizer's groups, in the order in which they were made."""
     return [scheduler for scheduler in _living_schedulers(holder) if scheduler.refusal is None]
 

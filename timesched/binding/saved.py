@@ -57,7 +57,7 @@ def read_contents(scheduler: Any, state: Mapping[str, Any]) -> StateContents:
     return StateContents(moment, base_values)
 
 
-def is_of_other_schedule(scheduler: Any, state: Mapping[str, Any]) -> bool:
+def is_of_other_schedule(scheduler: Any, state: Mapping[str, object]) -> bool:
     """Whether a saved state is of a different schedule or horizon than a scheduler, by their texts.
 
     False for the same `HalfLife` at a different batch size, or for several: their values must change with the batch
@@ -101,7 +101,7 @@ def restore_contents(scheduler: Any, contents: StateContents) -> None:
 
 
 def check_saved_state(
-    state: Mapping[str, Any], class_name: str, key: str, tags: list[Any] | None, relative: bool
+    state: Mapping[str, object], class_name: str, key: str, tags: list[object] | None, relative: bool
 ) -> None:
     """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))

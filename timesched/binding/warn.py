@@ -19,7 +19,7 @@ PHASE_TEXTS = {
 }
 
 
-def warn_of_long_warmup(schedule: Any, clock: State | None, ssr: float | None) -> None:
+def warn_of_long_warmup(schedule: object, clock: State | None, ssr: float | None) -> None:
     """Warn of a warmup that lasts longer than the run, if their units convert."""
     with suppress(TypeError, ValueError):  # wrong arguments raise later, with a better message
         for item in select_schedules(schedule):
@@ -39,7 +39,7 @@ def warn_of_zero(scheduler: Any) -> None:
         )
 
 
-def warn_of_jump(scheduler: Any, phase: str, before: list[Any]) -> None:
+def warn_of_jump(scheduler: Any, phase: str, before: list[object]) -> None:
     """Warn if a new length of the run changed the values within a phase."""
     now = scheduler.get()
     for i in scheduler.indices:

@@ -43,7 +43,7 @@ def _check_tensors(scheduler: Any) -> None:
         )
 
 
-def write(scheduler: Any, value: Any) -> None:
+def write(scheduler: Any, value: object) -> None:
     """Write a value of the schedule into the selected groups, times their base values."""
     target = scheduler._target
     values = [factor * value for factor in target.base_values]
@@ -52,7 +52,7 @@ def write(scheduler: Any, value: Any) -> None:
     target.write(values)
 
 
-def check_finite(scheduler: Any, values: Sequence[Any]) -> None:
+def check_finite(scheduler: Any, values: Sequence[object]) -> None:
     """Raise `ValueError` if a value is not a finite number. In a graph, nothing is read."""
     is_read = not torch.compiler.is_compiling()
     invalid = [value for value in values if not is_finite_number(value)] if is_read else []

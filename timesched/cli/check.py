@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 import optim
 from optim.groups.decay import decaying_groups, find_decaying_norms, norm_and_bias_names
@@ -31,7 +32,7 @@ _ADAM: Any = (optim.AdamBase, optim.RAdam)
 _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = """\
 Look for likely mistakes in schedules, and print a line for each:
 - a warmup that is longer than the run, or a phase that is never reached
@@ -245,7 +246,7 @@ FINDERS_OF_FINITE_VALUES = [find_negative_learning_rate, find_unreached_marks, f
 FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 
-def find_decays(model: object, optimizer: Any, schedulers: list[object]) -> Iterator[str]:
+def find_decays(model: object, optimizer: Optimizer, schedulers: list[object]) -> Iterator[str]:
     """Yield a line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
     names = norm_and_bias_names(find_parameters(model), optimizer.param_groups)
     for i in sorted(decaying_groups(optimizer.param_groups, schedulers)):
@@ -264,7 +265,7 @@ def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def find_unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
+def find_unsuitable_learning_rates(optimizer: Optimizer, highest: dict[int, float]) -> Iterator[str]:
     """Yield a line for each group whose learning rate does not suit its bfloat16 weights, or Muon's `adjust_lr_fn`."""
     for i, group in enumerate(optimizer.param_groups):
         learning_rate = highest.get(i, float(group["lr"] or 0.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import Any
 
 from optim.config.names import LR, SCHEDULE
 from optim.scheduler import COMMON_ARGUMENTS
@@ -16,7 +15,7 @@ _KINDS = {
 _HIDDEN_ARGUMENTS = ("optimizer", "horizon", *COMMON_ARGUMENTS)
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = "Print the classes that a SCHEDULE may name, each with its arguments, and what it does."
     commands.add_parser("list", help="list the schedules", description=about).set_defaults(run=_run_list)
 

@@ -6,6 +6,8 @@ import argparse
 from itertools import chain
 from typing import Any
 
+from torch.optim import Optimizer
+
 from optim import WeightAverage
 from optim.config.build import make_optimizer
 from optim.config.read import check_keys, read_sections
@@ -16,7 +18,7 @@ from timesched.clock import Clock
 from timesched.drawing.table import Table
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     about = (
         "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
     )
@@ -38,7 +40,7 @@ def _run_memory(options: argparse.Namespace) -> int:
     return 0
 
 
-def memory_table(optimizer: Any, has_average: bool = False) -> Table:
+def memory_table(optimizer: Optimizer, has_average: bool = False) -> Table:
     """Return a row for each parameter group and one for all, with a column for each kind of state and for `average`."""
     state_of = {p: dict(state) for p, state in optimizer.state.items()}
     if has_average:

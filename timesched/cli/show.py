@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from typing import Any
 
 from timesched.cli.schedules import add_run_options, is_config, make_sources, read_finite, read_run
 from timesched.drawing.axes import save
@@ -23,7 +22,7 @@ examples:
 """
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     show = commands.add_parser(
         "show", help="a table of values", description="Print the values of schedules over a run."
     )

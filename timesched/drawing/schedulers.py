@@ -6,11 +6,11 @@ from timesched.binding import Bound
 from timesched.binding.groups import read_tags
 from timesched.composition import ProductScheduler
 from timesched.drawing.lines import Source
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, State
 from timesched.schedule import Schedule
 
 
-def sources(scheduler: object, run: object = None) -> list[Source]:
+def sources(scheduler: object, run: Horizon | State | None = None) -> list[Source]:
     """The values that a scheduler writes over a run: one source for each initial value or factor among its groups.
 
     The names are such as `lr` and `lr [head]`. If there are several sources, the name has the first group of each.
@@ -27,7 +27,7 @@ def sources(scheduler: object, run: object = None) -> list[Source]:
             f"of bind() with schedules of timesched."
         )
     horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
-    tags = ", ".join("no tags" if tag is None else tag for tag in read_tags(scheduler.tags))
+    tags = ", ".join("no tags" if tag is None else str(tag) for tag in read_tags(scheduler.tags))
     name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
     first: dict[float, int] = {}
     for i, factor in zip(scheduler.indices, scheduler.factors):
@@ -37,7 +37,7 @@ def sources(scheduler: object, run: object = None) -> list[Source]:
     return [Source(f"{name} of group {i}", schedule, horizon, factor, scheduler.key) for factor, i in first.items()]
 
 
-def _step_horizon(scheduler: object, run: object) -> Horizon:
+def _step_horizon(scheduler: object, run: Horizon | State | None) -> Horizon:
     """The run of a scheduler that counts its own steps. No ratio stretches it."""
     if run is not None:
         horizon = Horizon.of(run)

@@ -195,7 +195,7 @@ class Time(Ordered, Generic[TValue]):
         text = str(self).removesuffix(self._unit.value)
         return f"Time.from_timestring({str(self)!r})" if "/" in text else f"Time({text}, {self._unit})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Time._make, (self._exact, self._unit)
 
     def __setattr__(self, name: str, value: object) -> None:
