@@ -70,7 +70,7 @@ nitpick_ignore_regex = [
     (r"py:(class|exc|meth|func|data|attr)", r"(?!timesched|optim).*"),
     # Types in signatures that a user meets nowhere else.
     (r"py:class", r"timesched\.(horizon\.BatchSizes|positions\.Notes|time\.(units\.EpochCounter|value\.TValue))"),
-    (r"py:class", r"timesched\.binding\.bound\.StateContents"),
+    (r"py:class", r"timesched\.(binding\.saved\.StateContents|integrations\.common\.Average)"),
     (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.plan\.AnyOptimizer)"),
 ]
 
