@@ -7,9 +7,9 @@ warmup, evaluated on a step counter that lives on the GPU, and the optimizer's s
 step, without any warmup steps; its ratio is over torch's quickest eager step. `equal` says that 20 replays, with new
 gradients before each, end with parameters that are bit for bit those of 20 eager steps; `close`, that they agree to a
 millionth of the largest change or to the last bit (a factor that depends on the count is a number of the host in an
-eager step, and a float32 of the GPU in a captured one). `first` is our first step, which differs from later ones only by what CUDA loads. `peak` is how much
-more memory a step takes than there is before and after it. With --compiled also `compile()`, against torch's step under
-torch.compile (some minutes). Without a CUDA GPU it says so and ends.
+eager step, and a float32 of the GPU in a captured one). `first` is our first step, which differs from later ones only
+by what CUDA loads. `peak` is how much more memory a step takes than there is before and after it. With --compiled also
+`compile()`, against torch's step under torch.compile (some minutes). Without a CUDA GPU it says so and ends.
 """
 
 from __future__ import annotations
