@@ -6,10 +6,11 @@ the same bytes at the speed of a large copy. `graph` is a replay of one CUDA gra
 warmup, evaluated on a step counter that lives on the GPU, and the optimizer's step. It is captured as the very first
 step, without any warmup steps; its ratio is over torch's quickest eager step. `equal` says that 20 replays, with new
 gradients before each, end with parameters that are bit for bit those of 20 eager steps; `close`, that they agree to a
-millionth of the largest change or to the last bit (a factor that depends on the count is a number of the host in an
-eager step, and a float32 of the GPU in a captured one). `first` is our first step, which differs from later ones only
-by what CUDA loads. `peak` is how much more memory a step takes than there is before and after it. With --compiled also
-`compile()`, against torch's step under torch.compile (some minutes). Without a CUDA GPU it says so and ends.
+millionth of the largest change, or to a rounding in each step (a factor that depends on the count is a number of the
+host in an eager step, and a float32 of the GPU in a captured one). `first` is our first step, which differs from later
+ones only by what CUDA loads. `peak` is how much more memory a step takes than there is before and after it. With
+--compiled also `compile()`, against torch's step under torch.compile (some minutes). Without a CUDA GPU it says so and
+ends.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def graph_of(name: str, shapes: Shapes) -> tuple[Step, str]:
     with torch.no_grad():
         apart = max(float((a - b).abs().max()) for a, b in zip(params, eager_params))
         moved = max(float((a - b).abs().max()) for a, b in zip(params, parameters(name, shapes, "cuda")))
-        rounding = torch.finfo(torch.float32).eps
+        rounding = STEPS * torch.finfo(torch.float32).eps
         close = all(torch.allclose(a, b, rtol=rounding, atol=1e-6 * moved) for a, b in zip(params, eager_params))
     equal = all(torch.equal(a, b) for a, b in zip(params, eager_params))
     if moved > 0 and (equal or close):
