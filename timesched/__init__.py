@@ -11,6 +11,7 @@ Composer's `State`, or a similar object), and it returns a multiplier. `bind` wr
 (0.5, 0.55)
 """
 
+from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
@@ -44,6 +45,7 @@ from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
 __version__ = "0.1.0"
 __all__ = [
+    "BatchSizeSampler",
     "BatchSizeSchedule",
     "Bound",
     "BoundLR",

@@ -76,6 +76,23 @@ class BatchSizeSchedule(BatchSizes):
             size = next_size
         return size
 
+    def microbatches(self, clock: State, size: int, world_size: int = 1) -> int:
+        """The microbatches of `size` samples that each of `world_size` ranks accumulates for the next step.
+
+        `clock`: as for `at`. Raises `ValueError` at the first call if the schedule has a size that `size * world_size`
+        does not divide.
+
+        >>> from timesched import Clock
+        >>> sizes = BatchSizeSchedule({"0sp": 8, "160sp": 32})
+        >>> sizes.microbatches(Clock("100ba"), size=2, world_size=2)
+        2
+        """
+        check_positive_int(size, "BatchSizeSchedule.microbatches.size")
+        check_positive_int(world_size, "BatchSizeSchedule.microbatches.world_size")
+        samples = size * world_size
+        check_divisor(self, samples, f"BatchSizeSchedule.microbatches.size={size}, world_size={world_size}")
+        return self.at(clock) // samples
+
     def factor(self, power: float = 0.5) -> Schedule:
         """A schedule for a `ProductScheduler`: the ratio of the batch size to the first batch size, to a power.
 
@@ -103,6 +120,22 @@ class BatchSizeSchedule(BatchSizes):
 
     def __repr__(self) -> str:
         return f"BatchSizeSchedule({str(self)!r})"
+
+
+def check_positive_int(value: object, name: str) -> None:
+    """Raise `ValueError` unless a value is an int above 0."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name}={value!r}: it is not a whole number above 0. Pass an int.")
+
+
+def check_divisor(sizes: BatchSizeSchedule, divisor: int, name: str) -> None:
+    """Raise `ValueError` if a size of a schedule cannot be divided. The message begins with `name`."""
+    for threshold, size in sizes.entries:
+        if size % divisor:
+            raise ValueError(
+                f"{name}: the batch size {size} at {threshold} is not a multiple of {divisor}. Pass sizes that are "
+                f"multiples of {divisor}."
+            )
 
 
 def _read_entries(name: str, value: Any) -> Entries:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
 
 import timesched
 from tests.building import sgd, tick
 from tests.torchrun import Report, start_ranks
-from timesched import Clock, CosineAnnealingScheduler, bind
+from timesched import BatchSizeSampler, BatchSizeSchedule, Clock, CosineAnnealingScheduler, bind
 
 
 def tokens_of(rank: int, step: int) -> int:
@@ -115,7 +116,31 @@ def what_some_ranks_pass_is_refused() -> None:
     same_on_all_ranks(found)
 
 
+def batches_are_shared() -> None:
+    """Each rank loads its part of each batch, also after an interruption. The parts are in the order of the ranks."""
+    sizes, world = BatchSizeSchedule("0sp:4 12sp:8"), dist.get_world_size()
+    clock, rows = Clock("44sp", process_group=True), []
+    while not clock.done:
+        order = DistributedSampler(range(23), num_replicas=1, rank=0)
+        for part in DataLoader(range(23), batch_sampler=BatchSizeSampler(order, sizes, clock)):
+            parts: list[Any] = [None] * world
+            dist.all_gather_object(parts, part.tolist())
+            rows.append([index for other in parts for index in other])
+            clock.tick(samples=len(part))
+            if len(rows) in (3, 7):  # the next loader continues the epoch
+                break
+        else:
+            clock.next_epoch()
+    assert [len(row) for row in rows] == [4, 4, 4, 8, 2, 8, 8, 6]
+    for epoch, batches in enumerate((rows[:5], rows[5:])):
+        order.set_epoch(epoch)
+        assert [index for row in batches for index in row] == [*order][:22]  # two ranks cannot share the last one
+    with pytest.raises(ValueError, match="world_size=2: the batch size 3 at 0sp"):
+        iter(BatchSizeSampler(range(23), BatchSizeSchedule({"0sp": 3}), clock))
+
+
 CHECKS = (
+    batches_are_shared,
     counts_are_summed,
     seconds_are_those_of_rank_0,
     rates_are_of_all_ranks,
