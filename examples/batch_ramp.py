@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
-from timesched import BatchSizeSchedule, Clock, ProductScheduler, WarmupStableDecayScheduler, bind
+from timesched import (
+    BatchSizeSampler,
+    BatchSizeSchedule,
+    Clock,
+    ProductScheduler,
+    WarmupStableDecayScheduler,
+    bind,
+)
 
 LINES = 12  # of the table
 
@@ -35,21 +43,25 @@ def train(sizes: BatchSizeSchedule, duration: str) -> list[Row]:
     torch.set_num_threads(1)  # a second thread gains little with matrices this small
     demo = importlib.import_module("_demo_model")  # next to this script
     samples, model = demo.windows(demo.manual()[0]), demo.ByteModel()
-    samples = samples[torch.randperm(len(samples))]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     clock = Clock(duration, samples_per_batch=sizes, tokens_per_sample=demo.LENGTH)
     schedule = ProductScheduler([WarmupStableDecayScheduler("10ba", t_decay="0.2dur"), sizes.factor(power=0.5)])
     scheduler, rows = bind(schedule, optimizer, clock), []
+    order: DistributedSampler[int] = DistributedSampler(samples, num_replicas=1, rank=0)
+    loader = DataLoader(samples, batch_sampler=BatchSizeSampler(order, sizes, clock))
     while not clock.done:
-        first = clock.timestamp.sample.value
-        batch = samples[torch.arange(first, first + sizes.at(clock)) % len(samples)]
-        loss = model.loss(model(batch), batch)
-        loss.backward()
-        rows.append(Row(clock.timestamp.token.value, len(batch), optimizer.param_groups[0]["lr"], loss.item()))
-        optimizer.step()
-        optimizer.zero_grad()
-        clock.tick()
-        scheduler.step()
+        for batch in loader:
+            loss = model.loss(model(batch), batch)
+            loss.backward()
+            rows.append(Row(clock.timestamp.token.value, len(batch), optimizer.param_groups[0]["lr"], loss.item()))
+            optimizer.step()
+            optimizer.zero_grad()
+            clock.tick(samples=len(batch))
+            scheduler.step()
+            if clock.done:
+                break
+        else:
+            clock.next_epoch()
     return rows
 
 

@@ -49,7 +49,7 @@ WORDS = {
     "recipes#noam-the-first-transformer": "Noam, NoamLR, Transformer",
     "recipes#power-scheduler-granite": "Granite, power scheduler",
     "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
-    "batch_size_schedules": "batch-size warmup, batch size, batch size ramp, BatchSizeSchedule",
+    "batch_size_schedules": "batch-size warmup, batch size, batch size ramp, BatchSizeSchedule, BatchSizeSampler",
     "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
     "averages": "EMA, SWA, LAWA, model averaging, exponential moving average, weight averaging, average, WeightAverage",
     "tutorials/merging": "merge, merging checkpoints, merge checkpoints, WSM, model soup, checkpoint averaging",
