@@ -3,6 +3,7 @@
 A line with `type: ignore` has to be an error: mypy refuses an ignore that nothing needs.
 """
 
+from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -17,6 +18,14 @@ def what_it_takes_and_returns(optimizer: Optimizer, clock: Clock, state: State) 
     decay: Bound = bind(lambda state, ssr: ssr, optimizer, clock, "weight_decay", tags=["head"])
     first: Bound = bind(LinearScheduler(), optimizer, clock, key=("betas", 0))
     print(rate, scheduler, decay.indices, first)
+
+
+def what_it_takes_for_an_object(model: Module, clock: Clock) -> None:
+    dropout: Bound = bind(LinearScheduler(), model, clock, key="layers.0.dropout.p", name="dropout")
+    length: Bound = bind(LinearScheduler(), {"length": 512}, clock, "length", multiple_of=64)
+    print(dropout, length)
+    bind(LinearScheduler(), model, clock)  # type: ignore[call-overload]
+    bind(LinearScheduler(), model, clock, key="0.p", tags="head")  # type: ignore[call-overload]
 
 
 def mistakes(optimizer: Optimizer, clock: Clock) -> None:

@@ -421,8 +421,8 @@ BINDING = [
         lambda: bind(HalfLife("2ba"), sgd(), CLOCK),
     ),
     (
-        "BoundLR.optimizer=Linear(in_features=2, out_features=2, bias=True): it is not a "
-        "torch.optim.Optimizer. Pass an optimizer.",
+        "bind.key=None: the target is a Linear, not a torch.optim.Optimizer, and needs a key. Pass the path of a "
+        "value, as in key='layers.0.dropout.p'.",
         lambda: bind(LinearScheduler(), torch.nn.Linear(2, 2), CLOCK),
     ),
     (

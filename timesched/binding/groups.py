@@ -1,8 +1,8 @@
 """What a scheduler writes: one key in the selected parameter groups of an optimizer. Tags select the groups.
 
 A target finds its places again, reads them, writes all values or none, and names them. It notes their initial values.
-The scheduler, its counter and its saved state know nothing of parameter groups. Another kind of target would have the
-same attributes and methods, and never a new group.
+The scheduler, its counter and its saved state know nothing of parameter groups. The other kind of target is
+`ValueTarget` (values.py), which never has a new group.
 """
 
 from __future__ import annotations
@@ -186,9 +186,28 @@ class GroupTarget:
             if hold is not None and any(p.device.type == "xla" for p in group["params"][:1]):
                 hold(group, self.key.key)
 
-    def sorted_tags(self) -> list[Hashable] | None:
-        """The tags for a saved state."""
-        return None if self.tags is None else sorted(read_tags(self.tags), key=str)
+    def advise_owner(self) -> str:
+        """What to do if two schedulers are made for one group."""
+        return (
+            "Step the later scheduler, give them different tags, or combine them: bind a list, or make a SequentialLR "
+            "or ChainedLR."
+        )
+
+    def describe_zero(self) -> str:
+        """What to do if all base values are 0."""
+        return (
+            "the value is 0 in every group that is selected. Multiplied, it stays 0: give the optimizer a "
+            f"{self.key.name} above 0."
+        )
+
+    def describe(self) -> str:
+        """Where the values are, for the scheduler's text."""
+        return f"groups {self.indices}"
+
+    def identity(self) -> dict[str, object]:
+        """The entries of a saved state that say what it is of."""
+        tags = None if self.tags is None else sorted(read_tags(self.tags), key=str)
+        return {"key": self.key.name, "tags": tags}
 
     def index_with_factor(self) -> int | None:
         """The index of the first selected group that has a learning-rate factor other than 1, or None."""

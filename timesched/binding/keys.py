@@ -67,7 +67,7 @@ class Key:
         """Write a number: into the tensor of the group, or in place of its number."""
         old = self.peek(group)
         if isinstance(old, Tensor):
-            _fill(old, value)
+            fill(old, value)
             return
         number = value.item() if isinstance(value, Tensor) else value
         if self.index is None:
@@ -77,7 +77,8 @@ class Key:
             group[self.key] = type(values)([*values[: self.index], number, *values[self.index + 1 :]])
 
 
-def _fill(old: Tensor, value: float | Tensor) -> None:
+def fill(old: Tensor, value: float | Tensor) -> None:
+    """Write a number into the memory of a tensor with one element."""
     if old.requires_grad:
         old = old.detach()  # the same memory
     view = old.view(1)  # a graph drops a write into a 0-dim float64 tensor on the CPU, but not a write through a view

@@ -1,4 +1,4 @@
-"""The owner of a key: of all schedulers made for a key of a group, the scheduler that was created last controls it.
+"""The owner of a key or value: of all schedulers made for it, the scheduler that was created last controls it.
 
 Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, or None if it may.
 """
@@ -13,7 +13,8 @@ from timesched.clock import Clock
 UNBOUND = "was unbound. Make another scheduler."
 
 
-# The schedulers of each optimizer, in the order in which they were made. Weak references keep no scheduler alive.
+# The schedulers of each optimizer, and the schedulers of all values of other objects, in the order in which they were
+# made. Weak references keep no scheduler alive.
 _schedulers: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -23,7 +24,7 @@ def _living_schedulers(holder: object) -> list[Any]:
 
 
 def find_owners(holder: object) -> list[Any]:
-    """The schedulers that control a key of an optimizer's groups, in the order in which they were made."""
+    """The schedulers that control a key of an optimizer's groups, or a value, in the order in which they were made."""
     return [scheduler for scheduler in _living_schedulers(holder) if scheduler.refusal is None]
 
 
@@ -47,8 +48,7 @@ def take_ownership(scheduler: Any) -> None:
 
 def _supersede(earlier: Any, later: Any) -> None:
     earlier.refusal = (
-        f"no longer controls it, since {later._describe()} was created later. Step the later scheduler, give them "
-        f"different tags, or combine them: bind a list, or make a SequentialLR or ChainedLR."
+        f"no longer controls it, since {later._describe()} was created later. {later._target.advise_owner()}"
     )
     leave_clock(earlier)
 

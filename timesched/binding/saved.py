@@ -1,8 +1,9 @@
 """The saved state of a scheduler: does it fit the scheduler, and has it the same value?
 
-A saved state is a dict. `key` and `tags` select the hyperparameter, and `last_epoch` counts the steps. `schedule` is a
-text for people. `value` is the multiplier, or the value of each group. `base` has the base values, if the schedule
-multiplies them. With a `Clock` there are also `clock`, its state, and `horizon` and `length` of the run as texts.
+A saved state is a dict. `key` and `tags` select the hyperparameter, or `key` and `name` the value of another object.
+`last_epoch` counts the steps. `schedule` is a text for people. `value` is the multiplier, or the value of each group.
+`base` has the base values, if the schedule multiplies them. With a `Clock` there are also `clock`, its state, and
+`horizon` and `length` of the run as texts.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ class StateContents(NamedTuple):
 def state_at(scheduler: Any, counter: StepCounter) -> dict[str, Any]:
     """The state of a scheduler at the position of a counter."""
     target, value = scheduler._target, float(scheduler._evaluator.value(counter.position()))
-    state = {"key": scheduler.key, "tags": target.sorted_tags(), "last_epoch": int(counter.steps)}
-    state["schedule"] = scheduler._describe()
+    state = {**target.identity(), "last_epoch": int(counter.steps), "schedule": scheduler._describe()}
     if scheduler.relative:
         state |= {"base": list(target.base_values), "value": [value]}
     else:
@@ -45,7 +45,7 @@ def read_contents(scheduler: Any, state: Mapping[str, Any]) -> StateContents:
     """The contents of a saved state, for `restore_contents`. Raises as `Bound.load_state_dict` does."""
     check_write_access(scheduler)
     class_name, target, counter = type(scheduler).__name__, scheduler._target, scheduler._counter
-    check_saved_state(state, class_name, scheduler.key, target.sorted_tags(), scheduler.relative)
+    check_saved_state(state, class_name, target.identity(), scheduler.relative)
     base_values = None
     if scheduler.relative:
         base_values = [require_finite(value, f"the initial {scheduler.key}") for value in state["base"]]
@@ -101,19 +101,20 @@ def restore_contents(scheduler: Any, contents: StateContents) -> None:
 
 
 def check_saved_state(
-    state: Mapping[str, object], class_name: str, key: str, tags: list[object] | None, relative: bool
+    state: Mapping[str, object], class_name: str, identity: Mapping[str, object], relative: bool
 ) -> None:
-    """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
+    """Raise `ValueError` unless it is the state of a scheduler with this key, these tags and this name."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = ", ".join(repr(name) for name in needed if not isinstance(state, Mapping) or name not in state)
     if missing:
         raise ValueError(
             f"{class_name}.state_dict={reprlib.repr(state)}: it lacks {missing}. Load the state_dict() of a scheduler."
         )
-    for name, expected in (("key", key), ("tags", tags)):
-        if state[name] != expected:
+    for name in ("key", "tags", "name"):  # only the value of an object has a name
+        expected = identity.get(name)
+        if state.get(name) != expected:
             raise ValueError(
-                f"{class_name}.{name}={expected!r}: the state is of {name}={state[name]!r}. Load the state of a "
+                f"{class_name}.{name}={expected!r}: the state is of {name}={state.get(name)!r}. Load the state of a "
                 f"scheduler with the same {name}."
             )
 
