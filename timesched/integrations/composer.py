@@ -127,6 +127,19 @@ class Schedules(Callback):
         self._stepped_batches = 0  # the batches done when the schedulers were stepped last
         self._reads_tokens = False  # in this fit
 
+    @property
+    def clock(self) -> _RunClock:
+        """The run's state, with the callback's conversion factors: the clock of a `BatchSizeSampler`.
+
+        Raises `ValueError` before the Trainer knows the length of the run.
+        """
+        if self._clock is None:
+            raise ValueError(
+                "Schedules.clock: there is no run yet. Pass a function that reads it later: "
+                "clock=lambda: callback.clock."
+            )
+        return self._clock
+
     def init(self, state: State, logger: Logger) -> None:
         """Start with a new Trainer."""
         name = type(self).__qualname__
