@@ -51,6 +51,8 @@ WORDS = {
     "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
     "batch_size_schedules": "batch-size warmup, batch size, batch size ramp, BatchSizeSchedule, BatchSizeSampler",
     "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
+    "values": "dropout schedule, KL weight, loss weight, entropy weight, temperature, sequence length, "
+    "curriculum, schedule any value",
     "averages": "EMA, SWA, LAWA, model averaging, exponential moving average, weight averaging, average, WeightAverage",
     "tutorials/merging": "merge, merging checkpoints, merge checkpoints, WSM, model soup, checkpoint averaging",
     "loop#events-evaluate-save-average": "evaluate every, save every, save before cooldown, passed, every, events",

@@ -503,3 +503,46 @@ def test_purity_and_resuming_at_every_step(text, quarters):
         if not clock.done:
             tick(clock, 1, scheduler)
             assert target.p == values[step + 1]
+
+
+# Compiled models
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.register_buffer("buffer", torch.tensor(scale))
+        self.scale = scale
+        self.drop = torch.nn.Dropout(scale)
+
+
+class ByBuffer(Scaled):
+    def forward(self, x):
+        return x * self.buffer
+
+
+class ByFloat(Scaled):
+    def forward(self, x):
+        return x * self.scale
+
+
+class ByDropout(Scaled):
+    def forward(self, x):
+        return self.drop(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "compilations"), [(ByBuffer, "buffer", 1), (ByFloat, "scale", 2), (ByDropout, "drop.p", 8)]
+)
+def test_how_often_a_model_is_compiled(kind, key, compilations):
+    """The numbers of docs/values.md. The optimizing backend is left out, since it changes no number."""
+    torch._dynamo.reset()
+    graphs = []
+    model = torch.compile(kind(0.5), backend=lambda graph, inputs: graphs.append(graph) or graph)
+    clock = Clock("10ba")
+    scheduler = bind(LinearScheduler(1, 0.1), model, clock, key=key)
+    while not clock.done:
+        result = model(torch.ones(4))
+        assert kind is ByDropout or result[0] == pytest.approx(float(scheduler.get_last_value()[0]))
+        tick(clock, 1, scheduler)
+    assert len(graphs) == compilations
