@@ -14,6 +14,7 @@ Composer's `State`, or a similar object), and it returns a multiplier. `bind` wr
 from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
+from timesched.branches import Branch, BranchPlan, plan_branches
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife, weight_decay_for
@@ -49,6 +50,8 @@ __all__ = [
     "BatchSizeSchedule",
     "Bound",
     "BoundLR",
+    "Branch",
+    "BranchPlan",
     "Clock",
     "ComposerScheduler",
     "ConstantScheduler",
@@ -86,5 +89,6 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
+    "plan_branches",
     "weight_decay_for",
 ]

@@ -60,6 +60,7 @@ WORDS = {
     "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
     "groups": "parameter groups, tags, layer-wise learning rate",
     "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
+    "branches": "branch, branches, cooldown, cooldowns, stable run, several lengths, plan, warm up again, rewarm",
     "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",

@@ -21,6 +21,7 @@ from timesched.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMAND_LINE = ROOT / "docs/command_line.md"
+BRANCHES = ROOT / "docs/branches.md"
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), COMMAND_LINE]
 # The extras that only some environments have.
 TRAINERS = {"composer", "transformers", "lightning", "accelerate", "torchtitan"}
@@ -82,14 +83,15 @@ def assert_printed(shown, output):
     )
 
 
-def test_the_command_line_prints_what_its_page_shows(tmp_path, monkeypatch, capsys):
-    write_files(COMMAND_LINE, tmp_path)
+@named([COMMAND_LINE, BRANCHES])
+def test_the_command_line_prints_what_its_page_shows(page, tmp_path, monkeypatch, capsys):
+    write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "72")  # which the page sets for its plot
-    for command, shown in commands(COMMAND_LINE):
+    for command, shown in commands(page):
         assert_printed(shown, run_here(command, capsys))
-    sys.modules.pop("model")
+    sys.modules.pop("model", None)
 
 
 @named([page for page in PAGES if page != COMMAND_LINE and commands(page) and runs_here(page)])

@@ -35,15 +35,20 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
     group = command.add_argument_group("the run", "each replaces the key of a config")
     group.add_argument("--max-duration", metavar="TIME", help="its length, such as 90ep or 1e12tok")
+    add_conversion_factors(group)
+    group.add_argument("--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio (default: 1)")
+
+
+def add_conversion_factors(group: argparse._ArgumentGroup) -> None:
+    """Add the options of the conversion factors of a run."""
     group.add_argument("--batches-per-epoch", type=int, metavar="N")
     group.add_argument("--samples-per-batch", type=int, metavar="N")
     group.add_argument("--tokens-per-sample", type=int, metavar="N")
-    group.add_argument("--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio (default: 1)")
 
 
 def read_run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that describe a run, under the keys of a config."""
-    run = {name: value for name in _RUN_KEYS if (value := getattr(options, name)) is not None}
+    run = {name: value for name in _RUN_KEYS if (value := getattr(options, name, None)) is not None}
     if "max_duration" in run:
         Clock(**run)  # raises if the options are wrong, before the config is read
     return run
@@ -133,14 +138,21 @@ def _has_half_life(entry: object) -> bool:
     return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
-def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
-    """Make the lines that the schedulers of a SCHEDULE write. Raises `ValueError` if a scheduler could not be made."""
+def make_schedulers(text: str, run: dict[str, object], learning_rate: float | None = None) -> Trial:
+    """Make the schedulers of a SCHEDULE. Raises `ValueError` if a scheduler could not be made, or if there is none."""
     trial = read_trial(text, run, learning_rate=learning_rate)
-    by_name = "SCHEDULE" in trial.schedulers
-    with prefix_errors("SCHEDULE" if by_name else text):
+    with prefix_errors("SCHEDULE" if "SCHEDULE" in trial.schedulers else text):
         trial.problems.raise_all()
         if not trial.schedulers:
             raise ValueError("the config has no 'schedulers'. Add one.")
+    return trial
+
+
+def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
+    """Make the lines that the schedulers of a SCHEDULE write. Raises `ValueError` if a scheduler could not be made."""
+    trial = make_schedulers(text, run, learning_rate)
+    by_name = "SCHEDULE" in trial.schedulers
+    with prefix_errors("SCHEDULE" if by_name else text):
         all_sources = list(
             chain.from_iterable(sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
         )
