@@ -15,7 +15,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
 
-from .common import Binding, CountingSchedulers, Entry, MakeAverage, add_counts, make_average
+from .common import Binding, CountingSchedulers, Entry, MakeAverage, add_counts, find_sampler, make_average
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -32,13 +32,18 @@ class MicrobatchSchedulers(CountingSchedulers):
         """Count a microbatch of this process; when the optimizer has stepped, write the values of the next batch.
 
         Call it after `optimizer.step()` on every process, inside or after `accelerator.accumulate(model)`. The
-        conversion factors give a count that is None. Raises `ValueError` if the scheduler was prepared, and for a
-        missing count that a schedule reads.
+        conversion factors give a count that is None. Raises `ValueError` if the scheduler was prepared, if a loader
+        with a `BatchSizeSampler` was prepared on several processes, and for a missing count that a schedule reads.
         """
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
             raise ValueError(
                 "This scheduler was prepared, and it counts the processes itself. Leave it out of "
                 "accelerator.prepare()."
+            )
+        if self.accelerator.num_processes > 1 and find_sampler(self.accelerator._dataloaders) is not None:
+            raise ValueError(
+                "A data loader with a BatchSizeSampler was prepared, and a step would use a batch for each process. "
+                "Leave it out of accelerator.prepare(), and move its batches to accelerator.device."
             )
         microbatch = {name: count for name, count in (("samples", samples), ("tokens", tokens)) if count is not None}
         counts = add_counts(self.counts, microbatch)

@@ -24,7 +24,17 @@ from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
 from timesched.types import StateDict
 
-from .common import Binding, CountFunction, CountingSchedulers, Entry, MakeAverage, Options, check_average, make_average
+from .common import (
+    Binding,
+    CountFunction,
+    CountingSchedulers,
+    Entry,
+    MakeAverage,
+    Options,
+    check_average,
+    find_sampler,
+    make_average,
+)
 
 __all__ = ["Binding", "schedule"]
 
@@ -206,7 +216,10 @@ class _CountingCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count an epoch whose length was not known, or that ended early."""
         timestamp = self.clock.timestamp
-        if trainer.is_last_batch and timestamp.batch_in_epoch > 0:
+        batches = find_sampler(trainer.train_dataloader)
+        # After a resume at the end of an epoch, the data loader may have no batch left.
+        is_end = trainer.is_last_batch if batches is None else batches.num_batches() == 0
+        if is_end and timestamp.batch_in_epoch > 0:
             self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
         self._stop_at_end(trainer)
 
@@ -216,7 +229,12 @@ class _CountingCallback(Callback):
             self.schedulers[0].warn_of_early_end()
 
     def _follow_epoch(self, trainer: Trainer, batch_idx: int) -> None:
-        """Set the clock to the position of the Trainer, before a microbatch of an epoch."""
+        """Set the clock to the position of the Trainer, before a microbatch of an epoch.
+
+        If batches grow, the clock counts the epochs of the data: the Trainer counts an epoch without a batch, too.
+        """
+        if find_sampler(trainer.train_dataloader) is not None:
+            return
         batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
         if batch_in_epoch == 0 and timestamp.batch_in_epoch > 0:  # the last epoch was left early
             timestamp = timestamp.to_next_epoch()
@@ -241,6 +259,9 @@ class _CountingCallback(Callback):
 def _make_clock(trainer: Trainer, module: LightningModule, options: Options) -> Clock:
     """Make the clock of a run of the Trainer."""
     has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
+    if has_no_loader and options.max_duration is not None:
+        # The Trainer would begin to iterate the loader, and a loader whose batches grow reads this clock.
+        has_no_loader = find_sampler(trainer.fit_loop._data_source.dataloader()) is None
     if has_no_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(

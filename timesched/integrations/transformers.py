@@ -39,6 +39,7 @@ from .common import (
     MakeAverage,
     Options,
     check_average,
+    find_sampler,
     make_average,
     make_bindings,
 )
@@ -101,9 +102,9 @@ def schedule(
     runs under DeepSpeed, for `ssr` without `max_duration`, and for times that cannot be read. Training raises
     `ValueError` before its first step for times in tokens that are not counted, in epochs of a data loader without a
     length, or in iterations. This holds for schedules, averages, events and the length of the run. It also raises for
-    two schedules of one key, for a mark that no entry has, for a checkpoint of other schedules, and where
-    `timesched.bind` does. It raises after its first batch if the Trainer found no tokens to count. Warns if the Trainer
-    ends before the schedules, by a batch or more.
+    two schedules of one key, for a mark that no entry has, for a checkpoint of other schedules, for a data loader with
+    a `BatchSizeSampler`, and where `timesched.bind` does. It raises after its first batch if the Trainer found no
+    tokens to count. Warns if the Trainer ends before the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -211,8 +212,16 @@ class _CountingCallback(TrainerCallback):
         self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
     def get_train_dataloader(self) -> Any:
-        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it."""
+        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it.
+
+        Raises `ValueError` if its batches grow.
+        """
         self.loader = self.trainer_get_train_dataloader()
+        if find_sampler(self.loader) is not None:
+            raise ValueError(
+                "Trainer.get_train_dataloader: the loader has a BatchSizeSampler, and the Trainer computes its epochs "
+                "and steps from one batch size. Use a loop of your own, or accelerate."
+            )
         return self.loader
 
     def get_batch_samples(self, *arguments: object, **keywords: object) -> tuple[Any, ...]:
