@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.building import sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
+from timesched.integrations.common import Binding, Schedulers
 
 Pair = namedtuple("Pair", "weight rest")
 Frozen = make_dataclass("Frozen", [("p", float, 0.5)], frozen=True)
@@ -546,3 +547,38 @@ def test_how_often_a_model_is_compiled(kind, key, compilations):
         assert kind is ByDropout or result[0] == pytest.approx(float(scheduler.get_last_value()[0]))
         tick(clock, 1, scheduler)
     assert len(graphs) == compilations
+
+
+# Binding, for the adapters
+
+
+def test_a_binding_with_a_target():
+    """Its text has no target, since a model may be long. With `on_change="new"` a state is found by its name."""
+    losses = [Loss(), Loss()]
+    entries = [Binding(LinearScheduler(), "p", target=loss, name=name) for loss, name in zip(losses, "ab")]
+    assert "target" not in repr(entries[0]) and "Loss" not in repr(entries[0])
+    saved = Schedulers(sgd(), Clock("4ba"), [LinearScheduler(), *entries])
+    tick(saved.clock, 1, saved)
+    assert [loss.p for loss in losses] == [0.375] * 2
+    assert saved.named_values() == {"lr": 0.75, "a": 0.375, "b": 0.375}
+    other = Loss(p=0.25)
+    entry = Binding(ConstantScheduler(0.5), "p", target=other, name="b")
+    resumed = Schedulers(sgd(), Clock("4ba"), [entry], on_change="new")
+    resumed.load_state_dict(saved.state_dict())
+    assert other.p == 0.125 and resumed.bound[0].last_epoch == 1 and resumed.clock.timestamp.batch == 1
+
+
+def test_a_binding_that_is_refused():
+    losses = [Loss(), Loss()]
+    with pytest.raises(ValueError, match="Binding.name='Loss.p': two entries have this name. Pass name="):
+        Schedulers(sgd(), Clock("4ba"), [Binding(LinearScheduler(), "p", target=loss) for loss in losses])
+    for arguments, words in (
+        ({"tags": "head", "target": Loss()}, "bind.tags='head'"),
+        ({"multiple_of": 2}, "bind.multiple_of=2: the target is an optimizer"),
+        ({"name": "x"}, "bind.name='x': the target is an optimizer"),
+    ):
+        key = "p" if "target" in arguments else "lr"
+        with pytest.raises(ValueError, match=words):
+            Schedulers(sgd(), Clock("4ba"), [Binding(LinearScheduler(), key, **arguments)])
+    with pytest.raises(ValueError, match="names no key"):
+        Binding(LinearScheduler(), "loss.p")

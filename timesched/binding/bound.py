@@ -103,6 +103,11 @@ class Bound:
         return self._evaluator.schedule
 
     @property
+    def name(self) -> str | None:
+        """The name of an object's value in logs and saved states; None for the groups of an optimizer."""
+        return self._target.name
+
+    @property
     def indices(self) -> list[int]:
         """The indices of the parameter groups that it writes; `[0]` for the value of another object."""
         return self._target.indices

@@ -29,6 +29,8 @@ class GroupTarget:
     factor of a group multiplies it.
     """
 
+    name = None  # the groups have names of their own
+
     def __init__(self, optimizer: Optimizer, key: Key, tags: Tags, relative: bool, scales: int) -> None:
         self.optimizer = self.holder = optimizer  # `holder`: targets of different holders never overlap
         self.key = key

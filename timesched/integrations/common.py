@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from timesched.binding.evaluation import read_schedules
 from timesched.binding.functions import ScheduleLike
 from timesched.binding.keys import Key
 from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor
+from timesched.horizon import BatchSizes, ConversionFactor, State
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, TimeLike
@@ -35,13 +35,15 @@ CountFunction = Callable[[Any], Counts]  # counts a batch of the user's data loa
 
 @dataclass(frozen=True)
 class Binding:
-    """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run begins.
+    """A schedule, its key and its tags or target: the arguments of `timesched.bind` that are known before the run.
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, a scheduler written for Composer, or a list of
     them, which multiply the initial value; a `HalfLife` is the value itself. `key`: `"weight_decay"`, `"lr"`,
     `"betas[0]"`, ... `tags`: select the groups that carry one of these; None selects all groups, `[None]` the groups
-    without tags. Raises `TypeError` for an object that is not a schedule and for a list with a `HalfLife`. Raises
-    `ValueError` for an empty list and for an unknown key.
+    without tags. `target`: an object whose value at the path `key` is scheduled, in place of the optimizer's groups.
+    The adapter follows the path when it binds. `multiple_of`, `name`: for a target, as in `timesched.bind`. Raises
+    `TypeError` for an object that is not a schedule and for a list with a `HalfLife`. Raises `ValueError` for an empty
+    list and for an unknown key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -51,10 +53,23 @@ class Binding:
     schedule: ScheduleLike | Sequence[ScheduleLike]
     key: str | tuple[str, int]
     tags: str | Iterable[str | None] | None = None
+    target: object = field(default=None, repr=False)
+    multiple_of: int | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
-        Key(self.key)
+        if self.target is None:
+            Key(self.key)
         read_schedules(self.schedule)
+
+    def bind(self, optimizer: Optimizer, clock: State, on_change: OnChange = "same") -> Bound:
+        """Bind the schedule to the target, or else to the optimizer."""
+        target: Any = optimizer if self.target is None else self.target
+        key: Any = self.key  # `bind` checks which arguments the target takes
+        tags: Any = self.tags
+        return bind(
+            self.schedule, target, clock, key, tags, on_change=on_change, multiple_of=self.multiple_of, name=self.name
+        )
 
 
 Entry = Binding | ScheduleLike | Sequence[ScheduleLike]  # of an adapter: a schedule alone controls the learning rate
@@ -68,6 +83,14 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
     if not entries:
         raise TypeError(f"entries={entries!r}: there is no schedule. Pass a schedule of timesched, or a Binding.")
     return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
+
+
+def check_names(schedulers: Iterable[object]) -> None:
+    """Raise `ValueError` if two values of objects have one name."""
+    names = [scheduler.name for scheduler in schedulers if isinstance(scheduler, Bound) and scheduler.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"Binding.name={name!r}: two entries have this name. Pass name= to one of them.")
 
 
 class Average(Protocol):
@@ -115,8 +138,8 @@ class Schedulers(LRScheduler):
     stepped, saved and loaded with the schedules.
 
     Raises `TypeError` for other entries, before any entry is bound. Raises `ValueError` where `timesched.bind` does,
-    and for two entries of one key. The entries that were bound before the error have written their first values by
-    then.
+    and for two entries of one key or one name. The entries that were bound before the error have written their first
+    values by then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -138,12 +161,10 @@ class Schedulers(LRScheduler):
     ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
-        self.bound: list[Bound] = [
-            bind(entry.schedule, optimizer, clock, entry.key, entry.tags, on_change=on_change)
-            for entry in make_bindings(entries)
-        ]
+        self.bound: list[Bound] = [entry.bind(optimizer, clock, on_change) for entry in make_bindings(entries)]
         for bound in self.bound:
             bound.catch_up()  # which refuses two entries of one key
+        check_names(self.bound)
         self.average = average
 
     @cached_property
@@ -191,8 +212,8 @@ class Schedulers(LRScheduler):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
-        With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one. A saved
-        object without such states is ignored: the trainer, or its user, sets the position of the run.
+        With `on_change="new"`, each schedule continues from the state of its key and its tags or name, if there is one.
+        A saved object without such states is ignored: the trainer, or its user, sets the position of the run.
         """
         states, average_state = state_dict.get("schedulers", []), state_dict.get("average")
         if self.on_change == "same" and len(states) != len(self.bound):
