@@ -73,7 +73,7 @@ class Model(LightningModule):
             self.train_dataloader = lambda: self.loader
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        self.rows.append(batch[1].tolist())
+        self.rows.append(self.all_gather(batch[1]).flatten().tolist())  # of all ranks
         return self.net(batch[0]).square().mean()
 
     def configure_optimizers(self) -> Any:
@@ -95,10 +95,12 @@ class Saving(Callback):
             trainer.save_checkpoint(self.folder / "epoch.ckpt")
 
 
-def fit(folder: Path, has_loader: bool = True, saves: bool = False, num_workers: int = 0, **options: Any) -> Model:
+def fit(
+    folder: Path, has_loader: bool = True, saves: bool = False, num_workers: int = 0, ranks: int = 1, **options: Any
+) -> Model:
     model = Model(has_loader, num_workers)
     usual = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    usual |= {"accelerator": "cpu", "devices": 1, "max_epochs": -1, "use_distributed_sampler": False}
+    usual |= {"accelerator": "cpu", "devices": ranks, "max_epochs": -1, "use_distributed_sampler": False}
     trainer = Trainer(**usual, default_root_dir=folder, callbacks=[Saving(folder)] if saves else [])
     trainer.fit(model, None if has_loader else model.loader, **options)
     return model
@@ -120,6 +122,16 @@ def test_lightning_after_an_epoch(tmp_path: Path) -> None:
     step = torch.load(tmp_path / "epoch.ckpt", weights_only=False)["global_step"]
     assert sum(map(len, ROWS[:step])) == SAMPLES
     assert fit(tmp_path, ckpt_path=tmp_path / "epoch.ckpt").rows == ROWS[step:]
+
+
+def check_lightning(folder: Path) -> None:
+    """Two ranks have the batches of accelerate's two ranks."""
+    before, rows = fit(folder, saves=True, ranks=2), Loop().train().rows
+    assert before.rows == rows
+    for step in (1, 5, 9, 10, 14):
+        after = fit(folder, ranks=2, ckpt_path=folder / f"{step}.ckpt")
+        assert after.rows == rows[step:], step
+        assert torch.equal(after.net.weight, before.net.weight)
 
 
 # accelerate
@@ -178,9 +190,9 @@ def test_accelerate_after_any_batch(tmp_path: Path) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_accelerate_on_two_ranks(tmp_path: Path) -> None:
+def test_two_ranks(tmp_path: Path) -> None:
     results, output = launch(Path(__file__), 2, tmp_path, 120)
-    assert results == {"resumes": "", "prepared": ""}, "\n".join([*results.values(), output])
+    assert results == {"accelerate": "", "prepared": "", "lightning": ""}, "\n".join([*results.values(), output])
 
 
 def check_prepared() -> None:
@@ -212,6 +224,7 @@ if __name__ == "__main__":
     warnings.filterwarnings("error", module="timesched")
     Accelerator(cpu=True)
     report = Report(Path(sys.argv[1]))
-    report.check("resumes", lambda: check_resumes(Path(sys.argv[1]), 2, 4))
+    report.check("accelerate", lambda: check_resumes(Path(sys.argv[1]), 2, 4))
     report.check("prepared", check_prepared)
+    report.check("lightning", lambda: check_lightning(Path(sys.argv[1])))
     dist.destroy_process_group()
