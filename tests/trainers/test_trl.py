@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import WordLevelTrainer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
-from trl import SFTConfig, SFTTrainer
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import optim
 from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
@@ -92,3 +92,42 @@ def test_tokens_are_counted_as_they_are_trained_on(tmp_path, strategy, count):
     assert recorder.used == [(LR * COSINE.at(time, run), WEIGHT_DECAY * DECAY.at(time, run)) for time in times]
     stamp = trainer.lr_scheduler.clock.timestamp
     assert (stamp.token.value, stamp.sample.value) == (counts[steps - 1], len(rows) + 4 * (steps - len(batches)))
+
+
+class KLWeights(TrainerCallback):
+    """Notes the KL weight of each step."""
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        self.trainer = trainer
+        self.values: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.values.append(self.trainer.beta)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL uses names that transformers has deprecated
+def test_a_kl_weight(tmp_path):
+    """The weight is an attribute of the trainer, which its loss reads in each step."""
+    size = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "vocab_size": 500}
+    GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=1, pad_token_id=1)).save_pretrained(tmp_path)
+    words = tokenizer()
+    words.padding_side = "left"
+    settings = {
+        **{"beta": 0.04, "max_steps": 4, "per_device_train_batch_size": 2, "num_generations": 2},
+        **{"max_completion_length": 4, "report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no"},
+        **{"logging_steps": 1, "disable_tqdm": True},
+    }
+    trainer = GRPOTrainer(
+        model=GPT2LMHeadModel.from_pretrained(tmp_path),  # the reference model is read from there, too
+        reward_funcs=lambda completions, **kwargs: [float(len(text)) for text in completions],
+        args=GRPOConfig(str(tmp_path / "run"), **settings),
+        train_dataset=Dataset.from_dict({"prompt": [text[:40] for text in TEXTS[:16]]}),
+        processing_class=words,
+    )
+    recorder = KLWeights(trainer)
+    trainer.add_callback(recorder)
+    schedule(trainer, DECAY, Binding(LinearScheduler(0.1, 1.0, t_max="2ba"), "beta", target=trainer))
+    trainer.train()
+    assert recorder.values == pytest.approx([0.004, 0.022, 0.04, 0.04], rel=1e-15)
+    logged = [row["GRPOTrainer.beta"] for row in trainer.state.log_history if "GRPOTrainer.beta" in row]
+    assert logged == recorder.values
