@@ -28,7 +28,8 @@ GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "fr
 TAGS = "param_group_tags"
 LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this argument
 UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
-BIND_KEYS = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # keys of a schedule's entry: arguments of bind()
+# Keys of a schedule's entry that are arguments of bind().
+BIND_KEYS = {TAGS: "tags"} | {key: key for key in ("key", "on_change", "target", "multiple_of", "name")}
 
 
 @dataclass(frozen=True)
