@@ -103,7 +103,7 @@ class Bound:
         return self._evaluator.schedule
 
     @property
-    def name(self) -> str | None:
+    def value_name(self) -> str | None:
         """The name of an object's value in logs and saved states; None for the groups of an optimizer."""
         return self._target.name
 

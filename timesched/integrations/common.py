@@ -87,7 +87,7 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
 
 def check_names(schedulers: Iterable[object]) -> None:
     """Raise `ValueError` if two values of objects have one name."""
-    names = [scheduler.name for scheduler in schedulers if isinstance(scheduler, Bound) and scheduler.name]
+    names = [scheduler.value_name for scheduler in schedulers if isinstance(scheduler, Bound) and scheduler.value_name]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"Binding.name={name!r}: two entries have this name. Pass name= to one of them.")

@@ -290,7 +290,7 @@ class Schedules(Callback):
             keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
             values = named_values(optimizer.param_groups, keys)
             for scheduler in self.schedulers:
-                if isinstance(scheduler, Bound) and scheduler.name:
+                if isinstance(scheduler, Bound) and scheduler.value_name:
                     values |= scheduler.named_values()
             logger.log_metrics(values)
 
@@ -395,6 +395,6 @@ def _scheduled_keys(scheduler: object) -> set[tuple[str, int]]:
     The value of another object is in no group.
     """
     if isinstance(scheduler, Bound):
-        return set() if scheduler.name else {(scheduler.key, i) for i in scheduler.indices}
+        return set() if scheduler.value_name else {(scheduler.key, i) for i in scheduler.indices}
     optimizer = getattr(scheduler, "optimizer", None)
     return {("lr", i) for i in range(len(optimizer.param_groups))} if optimizer is not None else set()
