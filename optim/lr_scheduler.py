@@ -103,7 +103,8 @@ class LRScheduler(Scheduler):
         """Warn of a learning rate that may be a count, passed by position in torch's order."""
         horizon = Horizon.of(self.clock or Horizon(None))
         schedule = self._formula.schedule
-        highest = max(schedule.at(time, horizon) for time in ("0ba", *(time for _, time in schedule.marks(horizon))))
+        times = [time for _, time in schedule.marks(horizon)]
+        highest = max(schedule.at(time, horizon) for time in ("0ba", *times))
         initial = min(map(float, self._target.initial_values))
         if highest > max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(

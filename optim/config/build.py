@@ -451,7 +451,9 @@ def _make_scheduler(entry: object, grouped: GroupedOptimizer, clock: State | Non
     return scheduler
 
 
-def _bind_value(schedule: Schedule, model: object, clock: State, target: str, key: Any = None, **options: Any) -> Bound:
+def _bind_value(
+    schedule: Schedule, model: object, clock: State, target: str, key: object = None, **options: Any
+) -> Bound:
     """Bind a schedule to a value of the model. `target` is the path of an object, such as `model.layers.0.dropout`.
 
     Without a model, and for a value on the meta device, the scheduler has the multiplier.

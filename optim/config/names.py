@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -91,7 +92,7 @@ class Family:
     @cached_property
     def public_classes(self) -> dict[str, type]:
         """Our classes by their public names."""
-        return {name: cls for classes in self.by_suffix.values() for name, cls in classes.items()}
+        return dict(chain.from_iterable(classes.items() for classes in self.by_suffix.values()))
 
     def find(self, name: object, path: str) -> type:
         """The class of this name. Errors begin with `path`.
@@ -137,7 +138,7 @@ class Family:
 
     def _users_classes(self) -> Classes:
         """The classes of users by their full names. If a class is defined again, the last definition counts."""
-        return {_full_name(cls): cls for base in self.bases for cls in _user_subclasses(base)}
+        return {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
 
 
 def _is_beginning(wanted: str, stem: str) -> bool:

@@ -160,7 +160,9 @@ def _read_flat(columns: Columns, names: Sequence[str]) -> dict[str, Tensor]:
 
 def _read_one_by_one(columns: Columns, names: Sequence[str], buffers: Buffers) -> dict[str, list[Tensor]]:
     """Read each tensor of these columns into its own float32 tensor, in memory that the next piece may reuse."""
-    values = {name: [buffers.cast(x, name, torch.float32) for x in columns[name]] for name in names}
+    values: dict[str, list[Tensor]] = {}
+    for name in names:
+        values[name] = [buffers.cast(x, name, torch.float32) for x in columns[name]]
     if REMAINDER in columns:
         low = [buffers.cast(signed_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
         values["p"] = list(map(join_, values["p"], low))

@@ -6,9 +6,12 @@ Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, o
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timesched.clock import Clock
+
+if TYPE_CHECKING:
+    from timesched.binding.bound import Bound
 
 UNBOUND = "was unbound. Make another scheduler."
 
@@ -28,7 +31,7 @@ def find_owners(holder: object) -> list[Any]:
     return [scheduler for scheduler in _living_schedulers(holder) if scheduler.refusal is None]
 
 
-def take_ownership(scheduler: Any) -> None:
+def take_ownership(scheduler: Bound) -> None:
     """Give a scheduler control of its key in its groups. An earlier scheduler of any of them may not write any more.
 
     A copy of a scheduler that may not write takes nothing.
@@ -46,14 +49,14 @@ def take_ownership(scheduler: Any) -> None:
     scheduler._accept_groups()
 
 
-def _supersede(earlier: Any, later: Any) -> None:
+def _supersede(earlier: Bound, later: Bound) -> None:
     earlier.refusal = (
         f"no longer controls it, since {later._describe()} was created later. {later._target.advise_owner()}"
     )
     leave_clock(earlier)
 
 
-def leave_clock(scheduler: Any) -> None:
+def leave_clock(scheduler: Bound) -> None:
     """Let the clock of a scheduler forget it."""
     if isinstance(scheduler.clock, Clock):
         scheduler.clock.forget(scheduler)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timesched.binding.counter import ClockCounter, StepCounter
 from timesched.binding.evaluation import is_composer_scheduler, read_schedules
@@ -19,6 +19,10 @@ from timesched.binding.keys import require_finite
 from timesched.binding.writing import check_write_access
 from timesched.schedule import schedule_times
 from timesched.time.units import TimeUnit
+from timesched.types import StateDict
+
+if TYPE_CHECKING:
+    from timesched.binding.bound import Bound
 
 _CLOSE = 1e-12  # of the larger value: the last bit of a cosine differs between processors
 
@@ -30,7 +34,7 @@ class StateContents(NamedTuple):
     base_values: list[float] | None  # if the schedule multiplies them
 
 
-def state_at(scheduler: Any, counter: StepCounter) -> dict[str, Any]:
+def state_at(scheduler: Bound, counter: StepCounter) -> dict[str, Any]:
     """The state of a scheduler at the position of a counter."""
     target, value = scheduler._target, float(scheduler._evaluator.value(counter.position()))
     state = {**target.identity(), "last_epoch": int(counter.steps), "schedule": scheduler._describe()}
@@ -41,7 +45,7 @@ def state_at(scheduler: Any, counter: StepCounter) -> dict[str, Any]:
     return state | counter.state_dict()
 
 
-def read_contents(scheduler: Any, state: Mapping[str, Any]) -> StateContents:
+def read_contents(scheduler: Bound, state: StateDict) -> StateContents:
     """The contents of a saved state, for `restore_contents`. Raises as `Bound.load_state_dict` does."""
     check_write_access(scheduler)
     class_name, target, counter = type(scheduler).__name__, scheduler._target, scheduler._counter
@@ -57,7 +61,7 @@ def read_contents(scheduler: Any, state: Mapping[str, Any]) -> StateContents:
     return StateContents(moment, base_values)
 
 
-def is_of_other_schedule(scheduler: Any, state: Mapping[str, object]) -> bool:
+def is_of_other_schedule(scheduler: Bound, state: Mapping[str, object]) -> bool:
     """Whether a saved state is of a different schedule or horizon than a scheduler, by their texts.
 
     False for the same `HalfLife` at a different batch size, or for several: their values must change with the batch
@@ -75,7 +79,7 @@ def is_of_other_schedule(scheduler: Any, state: Mapping[str, object]) -> bool:
     return getattr(schedule, "relative", True) or (is_share and state["length"] != present.get("length"))
 
 
-def restore_contents(scheduler: Any, contents: StateContents) -> None:
+def restore_contents(scheduler: Bound, contents: StateContents) -> None:
     """Continue from the contents that `read_contents` returned. After an error nothing is changed."""
     target, counter = scheduler._target, scheduler._counter
     steps, base_values = int(counter.steps), target.base_values

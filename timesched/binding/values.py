@@ -53,7 +53,7 @@ class ValueTarget:
         self.initial_values: list[float] = [initial]
         self.base_values: list[float] = [initial if relative else 1.0]
 
-    def _check_writable(self, value: Any) -> None:
+    def _check_writable(self, value: object) -> None:
         """Raise `ValueError` if the present value cannot be written back."""
         try:
             if isinstance(value, Tensor):
@@ -170,7 +170,7 @@ class ValueTarget:
         return []
 
 
-def _require_number(value: Any, key: str) -> float:
+def _require_number(value: object, key: str) -> float:
     """The value as a number. Raises `ValueError` if it is not one finite number that may be scheduled."""
     number = value
     if isinstance(value, Tensor):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timesched.binding.evaluation import select_schedules
 from timesched.clock import Clock
 from timesched.findings import FindingWarning, find_long_warmup
 from timesched.horizon import State
 from timesched.time.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from timesched.binding.bound import Bound
 
 # The texts of `warn_of_jump`, by the phase of the schedule.
 PHASE_TEXTS = {
@@ -28,7 +31,7 @@ def warn_of_long_warmup(schedule: object, clock: State | None, ssr: float | None
                 warnings.warn(f"{item!r}: {text}", FindingWarning, stacklevel=3)
 
 
-def warn_of_zero(scheduler: Any) -> None:
+def warn_of_zero(scheduler: Bound) -> None:
     """Warn of a scheduler whose base value is 0, in all groups."""
     if scheduler.relative and not any(scheduler.factors):
         text = f"bind.key={scheduler.key!r}: {scheduler._target.describe_zero()}"
@@ -61,7 +64,7 @@ class Beginning(NamedTuple):
     is_early: bool = False  # whether its first step came between the optimizer's step and the clock's tick
 
 
-def note_beginning(scheduler: Any) -> Beginning | None:
+def note_beginning(scheduler: Bound) -> Beginning | None:
     """The position of a scheduler, for the checks in its next two steps; None if it does not follow a `Clock`."""
     clock = scheduler.clock
     if not isinstance(clock, Clock):
@@ -69,7 +72,7 @@ def note_beginning(scheduler: Any) -> Beginning | None:
     return Beginning(int(scheduler._counter.steps), clock.timestamp, scheduler._target.count_changes())
 
 
-def is_forgotten(scheduler: Any, beginning: Beginning | None) -> bool:
+def is_forgotten(scheduler: Bound, beginning: Beginning | None) -> bool:
     """Whether the optimizer has stepped since a scheduler was made or loaded, and the scheduler has not."""
     if beginning is None or int(scheduler._counter.steps) != beginning.steps:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,8 +12,11 @@ from timesched.binding.keys import is_finite_number
 from timesched.binding.owner import check_single_owner
 from timesched.ops import check_compiler, check_not_in_graph
 
+if TYPE_CHECKING:
+    from timesched.binding.bound import Bound
 
-def check_write_access(scheduler: Any) -> None:
+
+def check_write_access(scheduler: Bound) -> None:
     """Raise `ValueError` if a scheduler may not write, or if its groups were removed or replaced.
 
     Raises `RuntimeError` in a graph that cannot evaluate the schedule or write the value.
@@ -32,7 +35,7 @@ def check_write_access(scheduler: Any) -> None:
         _check_tensors(scheduler)
 
 
-def _check_tensors(scheduler: Any) -> None:
+def _check_tensors(scheduler: Bound) -> None:
     """Raise `RuntimeError` in a graph if the count or a value is a Python number, which is a constant there."""
     check_compiler()
     target = scheduler._target
@@ -43,7 +46,7 @@ def _check_tensors(scheduler: Any) -> None:
         )
 
 
-def write(scheduler: Any, value: object) -> None:
+def write(scheduler: Bound, value: Any) -> None:
     """Write a value of the schedule into the selected groups, times their base values."""
     target = scheduler._target
     values = [factor * value for factor in target.base_values]
@@ -52,7 +55,7 @@ def write(scheduler: Any, value: object) -> None:
     target.write(values)
 
 
-def check_finite(scheduler: Any, values: Sequence[object]) -> None:
+def check_finite(scheduler: Bound, values: Sequence[object]) -> None:
     """Raise `ValueError` if a value is not a finite number. In a graph, nothing is read."""
     is_read = not torch.compiler.is_compiling()
     invalid = [value for value in values if not is_finite_number(value)] if is_read else []
@@ -64,7 +67,7 @@ def check_finite(scheduler: Any, values: Sequence[object]) -> None:
         )
 
 
-def select_new_groups(scheduler: Any) -> None:
+def select_new_groups(scheduler: Bound) -> None:
     """Select the groups that are new to a scheduler. Raises `ValueError` before anything is changed."""
     target, value = scheduler._target.copy_with_new_groups(), scheduler._value()
     check_finite(scheduler, [factor * value for factor in target.base_values])
@@ -72,7 +75,7 @@ def select_new_groups(scheduler: Any) -> None:
     scheduler._target = target
 
 
-def add_new_groups(scheduler: Any) -> None:
+def add_new_groups(scheduler: Bound) -> None:
     """Select the groups that were added to the optimizer after a scheduler was made, if any."""
     if scheduler._target.has_new_groups():
         check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")

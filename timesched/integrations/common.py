@@ -387,7 +387,7 @@ def add_counts(counts: Counts | None, latest: Counts) -> Counts:
     return {name: previous.get(name, 0) + latest.get(name, 0) for name in {**previous, **latest}}
 
 
-def find_sampler(loaders: Any) -> BatchSizeSampler | None:
+def find_sampler(loaders: object) -> BatchSizeSampler | None:
     """The sampler of the first data loader whose batches grow; the loaders may be in lists and mappings."""
     if isinstance(loaders, Mapping):
         return find_sampler(list(loaders.values()))
