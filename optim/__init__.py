@@ -26,6 +26,7 @@ from .clipping import clip_grad_norm_
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
+from .loading import LoadedByName, load_by_name
 from .merging import merge_coefficients, merge_weights
 from .muon.muon import Muon, NorMuon
 from .precision.options import Precision
@@ -43,6 +44,7 @@ __all__ = [
     "Adamax",
     "Lamb",
     "Lion",
+    "LoadedByName",
     "Muon",
     "NAdam",
     "NorMuon",
@@ -57,6 +59,7 @@ __all__ = [
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",
+    "load_by_name",
     "lr_scheduler",
     "merge_coefficients",
     "merge_weights",

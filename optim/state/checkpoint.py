@@ -119,11 +119,13 @@ def _read_states(
             [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
         )
 
+    names = _parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
     for group, new_values in zip(optimizer.param_groups, loaded):
         for p in group["params"]:
             i = len(states)
-            where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
+            label = f"{i}, {names[i]!r}" if names else f"{i}"
+            where = f"{name}: state of parameter {label}, of shape {tuple(p.shape)}: "
             state, saved_state = optimizer.state[p], dict(saved["state"].get(numbers[i]) or {})
             if saved_state:
                 saved_state = _adapt_state(optimizer, saved_state, p, group, where)
