@@ -63,7 +63,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             a subclass may read. Default: None.
         last_epoch: the index of the previous step. Default: -1, which starts at 0.
         param_group_tags: which groups: None for all groups, a tag or several for the groups that have one of them,
-            `[None]` for the groups without tags. Default: None.
+            `[None]` for the groups without tags, "!head" for all groups without the tag "head". Default: None.
         clock: a `timesched.Clock` or another state, such as Composer's `State`, whose counters are followed instead of
             the calls of `step()`; counts may then be times, such as "0.1dur" or "2e9tok". Default: None.
         on_change: what a load does with the state of a different schedule or run whose value differs: "same" (the

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from timesched.binding.groups import check_own_tags
 from timesched.binding.groups import read_tags as read_tag_list
 from timesched.ops import host_scalar
 from timesched.types import ParamGroup, Tags
@@ -170,12 +171,13 @@ def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> Non
 
 
 def read_tags(tags: Tags, where: str) -> set[Any]:
-    """The tags of a group as a set. Raises `TypeError` if they are no strings."""
+    """The tags of a group as a set. Raises an error if they are no strings, or if one begins with `!`."""
     if isinstance(tags, Mapping) or not isinstance(tags, Iterable | None):
         raise TypeError(f"{where}tags={tags!r}: it must be a name, or a list or set of names. Pass tags=['a name'].")
     names = read_tag_list(tags)
     if not all(isinstance(tag, str) for tag in names):
         raise TypeError(f"{where}tags={names!r}: every tag must be a string. Pass tags=['a name'].")
+    check_own_tags(names, where)
     return set(names)
 
 

@@ -340,7 +340,7 @@ def _find_tags(value: object) -> set[str]:
     if not isinstance(value, Spec):
         return set()
     tags = value.options.get("tags", value.arguments.get(TAGS))
-    own = {tag for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
+    own = {tag.removeprefix("!") for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
     return own.union(*map(_find_tags, value.arguments.values()))
 
 

@@ -719,6 +719,18 @@ def test_numbers_beyond_a_float_and_an_entry_of_standard_input(capsys, monkeypat
     assert run(capsys, "show", "-:0", "--every", "50ba")[0] == 0
 
 
+def test_excluded_tags_without_a_model(capsys, config):
+    text = """
+max_duration: 100ba
+optimizer: {SGD: {lr: 0.1}}
+schedulers:
+- LinearWithWarmupScheduler: {t_warmup: 20ba, alpha_f: 0.1, tags: ["!head", "!new"]}
+- LinearScheduler: {alpha_f: 0.1, tags: head}
+"""
+    code, out, _ = run(capsys, "show", config(text), "--every", "50ba")
+    assert code == 0 and "[!head, !new]" in out.splitlines()[0]
+
+
 # memory
 
 TRAINER = """

@@ -86,7 +86,8 @@ def bind(
             "betas[0]" or any other. For another object, the path of the value, such as "layers.0.dropout.p",
             "loss.weights[1]" or "options['any text']". A name is a key of a mapping that has it, or an attribute. The
             value is a finite float, a tensor with one float, or an int with `multiple_of`.
-        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` selects untagged groups.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` selects untagged groups,
+            and `"!head"` excludes the groups with the tag `head`.
         ssr: the scale-schedule ratio, if the state has none, as Composer's. Default: None, the ratio of the state, or
             1.
         on_change: what `load_state_dict` does with the state of a different schedule or run whose multiplier differs at

@@ -233,7 +233,10 @@ class GroupTarget:
 
 
 def select_groups(groups: Iterable[ParamGroup], tags: Tags) -> list[int]:
-    """The indices of the groups that have one of `tags`. None selects all groups; a None in a list, the untagged."""
+    """The indices of the groups that have one of `tags`. None selects all groups; a None in a list, the untagged.
+
+    `"!head"` excludes the groups with the tag `head`. If all of `tags` exclude, all other groups are selected.
+    """
     if tags is None:
         return [i for i, _ in enumerate(groups)]
     names = read_tags(tags)
@@ -242,7 +245,15 @@ def select_groups(groups: Iterable[ParamGroup], tags: Tags) -> list[int]:
             raise ValueError(
                 f"tags={tags!r}: {name!r} is not a tag. Pass strings, or None for the groups without tags."
             )
-    return [i for i, group in enumerate(groups) if (group_tags(group) or {None}).intersection(names)]
+    excluded = excluded_tags(tags)
+    included = {name for name in names if not is_exclusion(name)}
+    indices = []
+    for i, group in enumerate(groups):
+        own = group_tags(group) or {None}
+        is_included = bool(own & included) or (not included and bool(excluded))
+        if is_included and not own & excluded:
+            indices.append(i)
+    return indices
 
 
 def require_groups(
@@ -253,17 +264,45 @@ def require_groups(
 ) -> list[int]:
     """The indices of the groups that have one of `tags`, as `select_groups`. Raises `ValueError` if there are none.
 
-    `name` is the argument that the message names, and `advice` its last sentence.
+    It also raises if no group has a tag that is excluded. `name` is the argument that the message names, and `advice`
+    its last sentence.
     """
     indices = select_groups(groups, tags)
+    for tag in sorted(excluded_tags(tags)):
+        if not any(tag in group_tags(group) for group in groups):
+            raise ValueError(
+                f"{name}={tags!r}: no parameter group has the excluded tag {tag!r}, and {describe_tags(groups)}. "
+                f"{advice}"
+            )
     if not indices:
         raise ValueError(f"{name}={tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. {advice}")
     return indices
 
 
+def is_exclusion(tag: Hashable) -> bool:
+    """Whether an entry of `tags` excludes groups, as `"!head"` does."""
+    return isinstance(tag, str) and tag.startswith("!")
+
+
+def excluded_tags(tags: Tags) -> set[str]:
+    """The tags that `tags` excludes, without their `!`."""
+    return {str(tag)[1:] for tag in read_tags(tags) if is_exclusion(tag)}
+
+
 def group_tags(group: ParamGroup) -> set[Hashable]:
-    """The tags of a group, which holds a name, or a list or set of names."""
-    return set(read_tags(group.get("tags")))
+    """The tags of a group: a name, or a list or set of names. Raises `ValueError` if one begins with `!`."""
+    tags = set(read_tags(group.get("tags")))
+    check_own_tags(tags)
+    return tags
+
+
+def check_own_tags(tags: Iterable[Hashable], where: str = "") -> None:
+    """Raise `ValueError` if a tag of a group or a rule begins with `!`. The message begins with `where`."""
+    for tag in tags:
+        if is_exclusion(tag):
+            raise ValueError(
+                f"{where}tags={tag!r}: the tag of a group must not begin with '!', which excludes groups. Rename it."
+            )
 
 
 def read_tags(tags: Tags) -> list[Hashable]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+import optim
 import timesched
 from optim import lr_scheduler
 from tests.optim.schedulers.building import (
@@ -48,6 +49,11 @@ COPIED = pytest.mark.parametrize("copied", [copy.deepcopy, lambda several: pickl
         ([None], {0}),
         (["b", None], {0, 2}),
         (["a", "nobody"], {1, 2}),
+        ("!a", {0, 3}),
+        (["!b", "!c"], {0, 1}),
+        (["a", "!b"], {1}),
+        ([None, "c", "!b"], {0, 3}),
+        (["!b", None], {0}),
     ],
 )
 def test_which_groups(kind, tags, chosen):
@@ -68,6 +74,10 @@ def test_which_groups(kind, tags, chosen):
         *((tags, GROUPS, "'a', 'b', 'c'") for tags in (["d", "e"], [])),
         ("d", ({},), "no group has any"),
         ([None], ({"tags": "a"},), "'a'"),  # every group has a tag
+        ("!a", ({"tags": "a"},), "no parameter group has such a tag"),
+        (["a", "!d"], GROUPS, "no parameter group has the excluded tag 'd', and the tags are 'a', 'b', 'c'"),
+        ("!", GROUPS, "no parameter group has the excluded tag ''"),
+        ("!a", ({},), "no group has any"),
         *((tags, GROUPS, "tag") for tags in (5, ["a", 5], [["a"]], b"a")),
         ("a", ({"tags": 3},), "tags=3"),
     ],
@@ -77,6 +87,36 @@ def test_what_are_no_tags(tags, groups, words):
     with pytest.raises((ValueError, TypeError), match=words):
         constant(on, tags=tags)
     assert rates(on) == [0.5] * len(groups)
+
+
+def test_a_tag_of_a_group_that_begins_with_the_mark():
+    with pytest.raises(ValueError, match="group 0: tags='!a': the tag of a group must not begin with '!'"):
+        optim.SGD([{"params": one_weight(), "tags": ["b", "!a"]}], lr=0.5)
+    on = torch.optim.SGD([{"params": one_weight(), "tags": "!a"}], lr=0.5)
+    for tags in ("b", "!a", "!b", [None]):
+        with pytest.raises(ValueError, match="must not begin with '!'"):
+            bind(LinearScheduler(), on, Clock("4ba"), tags=tags)
+    with pytest.raises(ValueError, match="must not begin with '!'"):
+        optim.configure_param_groups(torch.nn.Linear(1, 1), [{"params": "bias", "tags": "!a"}])
+
+
+def one_weight():
+    return [Parameter(torch.zeros(1))]
+
+
+def test_an_excluded_group_that_comes_later():
+    on, clock = torch.optim.SGD([{"params": one_weight()}], lr=0.5), Clock("4ba")
+    for tag in ("a", "b"):
+        on.add_param_group({"params": one_weight(), "tags": tag})
+    scheduler = bind(LinearScheduler(), on, clock, tags="!a")
+    for tag in ("a", "b"):
+        on.add_param_group({"params": one_weight(), "tags": tag})
+    clock.tick()
+    scheduler.step()
+    assert [group["lr"] for group in on.param_groups] == [0.375, 0.5, 0.375, 0.5, 0.375]
+    again = bind(LinearScheduler(), on, Clock("4ba"), tags="!a")
+    again.load_state_dict(scheduler.state_dict())
+    assert again.indices == [0, 2, 4]
 
 
 # Groups that come later
