@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.binding.groups import APPLIED_FACTOR
 from timesched.horizon import Horizon, State
 from timesched.types import Tags
 
@@ -88,8 +89,9 @@ class LRScheduler(Scheduler):
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
         index = None if self.scales or self.refusal else self._target.index_with_factor()
         if index is not None:
+            key = APPLIED_FACTOR if APPLIED_FACTOR in self.optimizer.param_groups[index] else "adjust_learning_rate"
             self.refusal = (
-                f"does not use the adjust_learning_rate of parameter group {index}. Wrap it, as in "
+                f"does not use the {key} of parameter group {index}. Wrap it, as in "
                 f"ScalePerParamLR(optimizer, scheduler)."
             )
 
@@ -833,7 +835,9 @@ class OneCycleLR(LRScheduler):
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):
-    """A scheduler, times the factor of each group: its `adjust_learning_rate`, else its `adjust_val`, else 1.
+    """A scheduler, times the factor of each group.
+
+    The factor is the group's `lr_factor`, else its `adjust_learning_rate`, else its `adjust_val`, else 1.
 
     Formula:
         lr = scheduler(t) * factor

@@ -303,4 +303,4 @@ class OneCycleWD(WeightDecayScheduler):
 
 
 class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):
-    """`ScalePerParamLR` for the weight decay."""
+    """`ScalePerParamLR` for the weight decay. It does not use the `lr_factor` of a group."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
-from timesched.binding.groups import has_learning_rate_factor
+from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
 from timesched.binding.path import Path
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
@@ -152,7 +152,8 @@ def configure_lr_scheduler(
     spec = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
         missing = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
-        missing -= {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups}
+        for group in optimizer.param_groups:
+            missing.discard(group.get(APPLIED_FACTOR, group.get(FACTOR, group.get("adjust_val"))))
         if missing:
             raise ValueError(
                 f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: no parameter group has the factor "
@@ -174,7 +175,9 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
             it out. The keys `params` (a rule or a list of rules with globs, `tags` or `tag`, and values), `no_decay`,
             `decay_tag`, `matrices`, `output_head` and `frozen` are the arguments of `configure_param_groups`. Without
             the key, `no_decay` is True if the optimizer has weight decay or there is a `decay_tag`, and otherwise
-            False. `Muon` with `adamw` or `lion` under it has `matrices: muon`. A key of `adjust_learning_rate` is the
+            False. `Muon` with `adamw` or `lion` under it has `matrices: muon`. So are `layer_decay` and `layers`. With
+            them, the `lr` of the entry (and for `Muon` with `matrices: muon`, the `lr` under `adamw` and `lion`) is
+            the argument `lr`, and may not be left out. A key of `adjust_learning_rate` is the
             name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
             attribute has the groups `embedding` and `decoder_kernel`.
 
@@ -441,7 +444,7 @@ def _make_scheduler(entry: object, grouped: GroupedOptimizer, clock: State | Non
                 return bind(scheduler, optimizer, clock, **entry.options)
             is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
             groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
-            if any(map(has_learning_rate_factor, groups)):
+            if any(map(loses_learning_rate_factor, groups)):
                 return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
             return scheduler
     scheduler = _make_from_object(entry, optimizer, "scheduler", path)

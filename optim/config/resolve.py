@@ -23,8 +23,9 @@ from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Constructor, Family, op
 from .problems import Problems, prefix_errors
 from .read import CLOCK_KEYS, OldLearningRate, check_keys, read_numbers
 
+DEPTH_KEYS = ("layer_decay", "layers")
 # Keys of an optimizer's entry that are arguments of configure_param_groups.
-GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
+GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen", *DEPTH_KEYS)
 TAGS = "param_group_tags"
 LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this argument
 UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
@@ -127,7 +128,10 @@ def resolve_optimizer(entry: object, is_lr_scheduled: bool) -> Any:
         message = f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead."
         problems.errors.append(ValueError(message))
     missing = [name for name in constructor.missing_arguments(arguments) if name in LEARNING_RATE]
-    if is_lr_scheduled:
+    if not options.keys().isdisjoint(DEPTH_KEYS):
+        has_algorithms = issubclass(cls, Muon) and options.get("matrices") is not None
+        options["lr"] = problems.attempt(_require_learning_rates, arguments, has_algorithms, path)
+    if is_lr_scheduled or "lr" in options:
         arguments |= dict.fromkeys(missing, UNKNOWN_LR)
     arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
@@ -146,6 +150,22 @@ def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> N
         if name in arguments:
             raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
         arguments[name] = arguments.pop(alias)
+
+
+def _require_learning_rates(arguments: Mapping[str, Any], has_algorithms: bool, path: str) -> Any:
+    """The learning rate that the entry has, to which factors by depth apply; or a dict by algorithm."""
+    entries = {"muon": arguments}
+    for name in ALGORITHMS if has_algorithms else ():
+        if isinstance(arguments.get(name), Mapping):
+            entries[name] = arguments[name]
+    rates = {}
+    for name, entry in entries.items():
+        values = [entry[key] for key in LEARNING_RATE if entry.get(key) is not None]
+        if not values:
+            where = path if entry is arguments else f"{path}.{name}"
+            raise ValueError(f"{where}: {DEPTH_KEYS[0]!r} needs a learning rate. Write 'lr'.")
+        rates[name] = values[0]
+    return rates if has_algorithms else rates["muon"]
 
 
 def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object]) -> bool:

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from timesched.binding.groups import APPLIED_FACTOR, FACTOR_KEYS
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, read_tags
+from .depth import depth_factors
 from .matrices import Decision, decide_algorithms
 from .parameters import find_parameters
 from .rules import (
@@ -32,6 +34,9 @@ def configure_param_groups(
     weight_decay: float | Tensor | None = None,
     no_decay: bool | Selector | Iterable[Selector] = True,
     adjust_learning_rate: Mapping[Any, float] | None = None,
+    lr: float | Tensor | Mapping[str, float | Tensor] | None = None,
+    layer_decay: float | None = None,
+    layers: str | Iterable[str] | None = None,
     decay_tag: str | None = None,
     matrices: str | None = None,
     output_head: object = None,
@@ -58,7 +63,20 @@ def configure_param_groups(
             classes with similar names (`LlamaRMSNorm`, `MambaRMSNormGated`). Globs and layer types are added to these.
             False: no parameter is excluded. A tied parameter decays if it would decay in any of its modules.
         adjust_learning_rate: a dict from globs or layer types to factors. The groups get the factors under this name,
-            as floats. Only `ScalePerParamLR` and `ScalePerParamWD` use them.
+            as floats. Without `lr` they are not yet applied: `ScalePerParamLR`, `ScalePerParamWD` and schedules of `lr`
+            multiply by them.
+        lr: the learning rate, for groups whose `lr` contains the factors. Each group gets a rule's `lr`, or this one,
+            times its factor, and has no `adjust_learning_rate`. The factor is the one of `adjust_learning_rate`, or the
+            one of `layer_decay`. The group notes it as `lr_factor`. With `matrices`, `lr` may be a dict by algorithm,
+            such as `{"muon": 0.02, "adamw": 3e-4}`.
+        layer_decay: multiplies the learning rate once for each layer from the end of its stack. Layer i of L has the
+            factor `layer_decay ** (L - i)`; what comes before the first layer, such as embeddings, has
+            `layer_decay ** (L + 1)`; what comes after the last layer, such as the head, has 1; what comes between two
+            layers has the factor of the next one. It needs `layers` and `lr`.
+        layers: a glob for each stack of layers, such as `blocks.*` or `stages.*.blocks.*`. It matches the first parts
+            of names, and each `*` stands for digits. Several stacks have their own numbers. A parameter outside them
+            belongs to the glob with which its name shares the most leading parts. If several globs share equally many,
+            it has the embedding factor of the first stack before all layers, and 1 elsewhere.
         decay_tag: a tag for all groups whose weight decay is not 0, which a weight-decay schedule can select.
         matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. "muon" is for
             hidden matrices; "adamw" is for embeddings, the output head, norms, biases, routers and vectors. The module
@@ -79,7 +97,9 @@ def configure_param_groups(
     Raises:
         ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, or a hyperparameter
             gets two values for one parameter. Or a number is out of range, or there are no parameters. Or `matrices`
-            cannot tell the kind of a parameter, or find the output head.
+            cannot tell the kind of a parameter, or find the output head. Or `lr` lacks an algorithm. Or `layer_decay`
+            is outside (0, 1], or lacks `layers` or `lr`. Or a glob of `layers` matches nothing or has no `*`, or two
+            match one parameter.
         TypeError: an argument has the wrong type.
 
     >>> import torch
@@ -98,6 +118,13 @@ def configure_param_groups(
     2 {'tags': ['mlp'], 'lr': 0.01, 'weight_decay': 0.1}
     2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
     2 {'weight_decay': 0.0}
+
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
+    >>> for group in configure_param_groups(model, lr=0.1, layer_decay=0.5, layers="*"):
+    ...     print([name for name, _ in group["params"]], group["lr"], group["lr_factor"])
+    ['0.weight'] 0.0125 0.125
+    ['1.weight'] 0.025 0.25
+    ['2.weight'] 0.05 0.5
 
     >>> from optim import param_group_table
     >>> model = torch.nn.Sequential(
@@ -120,6 +147,7 @@ def configure_param_groups(
         raise ValueError(
             f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
         )
+    _check_learning_rate(lr, layer_decay, layers, matrices)
     has_head = matrices is not None and output_head is not None
     head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"}) if has_head else []
     decay_tags = read_tags(decay_tag, "decay_tag: ")
@@ -132,12 +160,17 @@ def configure_param_groups(
         settings_by_rules = [settings for _, settings in merged]
         heads = None if output_head is None else list(map(bool, claims_by_parameter(parameters, head_claims)))
         decisions = decide_algorithms(parameters, settings_by_rules, heads)
+    factors: Sequence[float | None] = [None] * len(parameters)
+    if layer_decay is not None and parameters:
+        factors = depth_factors([parameter.name for parameter in parameters], layer_decay, layers)
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, (claim_tags, claim_settings), decision in zip(parameters, merged, decisions):
+    for parameter, (claim_tags, claim_settings), decision, factor in zip(parameters, merged, decisions, factors):
         if not (frozen or parameter.tensor.requires_grad):
             continue
         parameter_decay = weight_decay if no_decay is False or parameter.decays else 0.0
         tags, settings = _complete_settings(claim_tags, claim_settings, decision, parameter_decay, decay_tags)
+        if lr is not None:
+            settings = _apply_factor(settings, lr, factor, parameter.name)
         group = _require_group(tags, settings, groups)
         group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
         if decision is not None:
@@ -160,6 +193,42 @@ def _read_claims(model: object, rules: object, factors: object, weight_decay: ob
     if no_decay is not False and not isinstance(model, nn.Module):
         raise ValueError(f"no_decay={no_decay!r}: the norm layers are not known. Pass the model, or no_decay=False.")
     return claims
+
+
+def _check_learning_rate(lr: object, layer_decay: object, layers: object, matrices: object) -> None:
+    """Check the arguments from which groups get a learning rate."""
+    if isinstance(lr, Mapping):
+        if not matrices:
+            raise ValueError(f"lr={dict(lr)!r:.80}: without matrices='muon' there are no algorithms. Pass a number.")
+        for algorithm, value in lr.items():
+            NON_NEGATIVE.check(f"lr[{algorithm!r}]", value)
+    elif lr is not None:
+        NON_NEGATIVE.check("lr", lr)
+    if layer_decay is None and layers is not None:
+        raise ValueError(f"layers={layers!r:.80}: only layer_decay uses it. Pass layer_decay, or leave out layers.")
+    for argument, value in (("layers", layers), ("lr", lr)):
+        if layer_decay is not None and value is None:
+            raise ValueError(f"layer_decay={layer_decay!r}: it needs {argument!r}. Pass both.")
+
+
+def _apply_factor(settings: Mapping[str, Any], lr: object, depth_factor: float | None, name: str) -> dict[str, Any]:
+    """The settings of the parameter `name` with a learning rate that contains the factor.
+
+    An `adjust_learning_rate` among the settings replaces the factor by depth, and is left out.
+    """
+    factors = [settings[key] for key in FACTOR_KEYS if key in settings]
+    factor = factors[0] if factors else depth_factor
+    settings = {key: value for key, value in settings.items() if key not in FACTOR_KEYS}
+    if "lr" not in settings and isinstance(lr, Mapping):
+        algorithm = settings["algorithm"]
+        if algorithm not in lr:
+            raise ValueError(
+                f"lr={dict(lr)!r:.80}: it has no learning rate for {algorithm!r}, which is the algorithm of {name!r}. "
+                f"Add one."
+            )
+        lr = lr[algorithm]
+    value: Any = settings.get("lr", lr)
+    return {**settings, "lr": value} if factor is None else {**settings, "lr": value * factor, APPLIED_FACTOR: factor}
 
 
 def _complete_settings(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from timesched.binding.groups import APPLIED_FACTOR
 from timesched.drawing.table import Table
 from timesched.types import ParamGroup
 
@@ -17,9 +18,10 @@ from .rules import comparable_value
 def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], names: int | None = None) -> str:
     """The groups of an optimizer, or a list of groups, as a table: a line for each group, and the total.
 
-    The columns are the tags, the numbers of tensors and elements, the learning rate and weight decay. Then come all
-    other hyperparameters that differ between groups, and the first `names` names. `-` means that a group has no value.
-    For groups made with `matrices`, the names are grouped by reason. By default `names` is 3, and with reasons all.
+    The columns are the tags, the numbers of tensors and elements, the learning rate, the factor that it contains, and
+    the weight decay. Then come all other hyperparameters that differ between groups, and the first `names` names. `-`
+    means that a group has no value. For groups made with `matrices`, the names are grouped by reason. By default
+    `names` is 3, and with reasons all.
     Tensors among the hyperparameters are read on the host.
 
     >>> from optim import configure_param_groups
@@ -62,7 +64,7 @@ def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) ->
         different = set(values)
         if of_optimizer and key in HYPERPARAMETERS:
             different.discard("-")  # a missing hyperparameter is for a different algorithm
-        if key in ("lr", "weight_decay") or len(different) > 1:
+        if key in ("lr", APPLIED_FACTOR, "weight_decay") or len(different) > 1:
             columns[key] = values
     return columns
 

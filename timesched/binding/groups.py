@@ -20,6 +20,7 @@ from timesched.binding.keys import Key, require_finite
 from timesched.types import ParamGroup, Tags
 
 FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys of a learning-rate factor, the first one first
+APPLIED_FACTOR = "lr_factor"  # the key of a factor that the learning rate of a group contains already
 
 
 class GroupTarget:
@@ -94,7 +95,11 @@ class GroupTarget:
 
     def _base_value(self, group: ParamGroup, initial: object, i: int) -> float:
         """The base value of group `i`, which has this initial value."""
-        factor = learning_rate_factor(group, f"parameter group {i}") ** self.scales if self.scales else 1.0
+        name = f"parameter group {i}"
+        if self.scales and not self.relative and self.key.name == "lr" and APPLIED_FACTOR in group:
+            factor = _read_factor(group, APPLIED_FACTOR, name) ** self.scales  # the initial value does not multiply
+        else:
+            factor = learning_rate_factor(group, name) ** self.scales if self.scales else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor
 
     def note_initial_values(self, replace: bool = False) -> None:
@@ -212,8 +217,8 @@ class GroupTarget:
         return {"key": self.key.name, "tags": tags}
 
     def index_with_factor(self) -> int | None:
-        """The index of the first selected group that has a learning-rate factor other than 1, or None."""
-        return next((i for i, group in self.indexed_groups if has_learning_rate_factor(group)), None)
+        """The index of the first selected group with a learning-rate factor other than 1, applied or not, or None."""
+        return next((i for i, group in self.indexed_groups if loses_learning_rate_factor(group)), None)
 
     def count_changes(self) -> list[int]:
         """How often each parameter was changed, by autograd's counter. A step of an optimizer adds to it.
@@ -317,19 +322,28 @@ def read_tags(tags: Tags) -> list[Hashable]:
 
 
 def has_learning_rate_factor(group: ParamGroup) -> bool:
-    """Whether a group has a learning-rate factor other than 1."""
+    """Whether a group has a learning-rate factor other than 1 that its learning rate does not contain."""
     return any(group.get(key) not in (None, 1.0) for key in FACTOR_KEYS)
+
+
+def loses_learning_rate_factor(group: ParamGroup) -> bool:
+    """Whether a group loses a factor other than 1 if a scheduler replaces its learning rate."""
+    return has_learning_rate_factor(group) or group.get(APPLIED_FACTOR, 1.0) != 1.0
 
 
 def learning_rate_factor(group: ParamGroup, group_name: str) -> float:
     """The learning-rate factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
     for key in FACTOR_KEYS:
-        factor = group.get(key)
-        if factor is not None:
-            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-                raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
-            return float(factor)
+        if group.get(key) is not None:
+            return _read_factor(group, key, group_name)
     return 1.0
+
+
+def _read_factor(group: ParamGroup, key: str, group_name: str) -> float:
+    factor = group[key]
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+        raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
+    return float(factor)
 
 
 def describe_tags(groups: Iterable[ParamGroup]) -> str:
