@@ -274,6 +274,9 @@ CALLS = [
     (["show", *LINEAR, "--lr=-1"], "is not a finite number of at least 0"),
     (["show"], "the following arguments are required: SCHEDULE. Run timesched show --help"),
     (["memory", "run.yaml"], "the following arguments are required: --model"),
+    (["groups", "run.yaml"], "the following arguments are required: --model"),
+    (["groups", "GOOD", "--model", "the_model:make", "--names=-1"], "'-1' is not a whole number of at least 0"),
+    (["groups", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
     (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of at least 0, such as 0.1. Run timesched show"),
     (["show", "Linear", "--max-duration", "-5ba"], "max_duration='-5ba': it is not above 0"),
     (["shwo"], "invalid choice: 'shwo'"),
@@ -729,6 +732,21 @@ schedulers:
 """
     code, out, _ = run(capsys, "show", config(text), "--every", "50ba")
     assert code == 0 and "[!head, !new]" in out.splitlines()[0]
+
+
+# groups
+
+
+@pytest.mark.parametrize(("arguments", "limit"), [((), None), (("--names", "1"), 1), (("--names=0",), 0)])
+def test_groups_are_those_of_the_optimizer(capsys, config, model, arguments, limit):
+    text = """
+optimizer:
+  AdamW: {lr: 1e-3, weight_decay: 0.1, no_decay: true, params: {params: "0.*", tags: in, lr: 0.5}}
+"""
+    code, out, _ = run(capsys, "groups", config(text), "--model", model, *arguments)
+    real = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+    assert code == 0 and out == f"{optim.param_group_table(optim.build(real, text).optimizer, limit)}\n"
+    assert out.splitlines()[1].split()[:6] == ["0", "in", "1", "4096", "0.5", "0.1"]
 
 
 # memory

@@ -64,13 +64,13 @@ def check_optim() -> None:
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     check_optim()
-    from timesched.cli import check, classes, memory, plan, show  # which import optim
+    from timesched.cli import check, classes, groups, memory, plan, show  # which import optim
 
     raw = argparse.RawDescriptionHelpFormatter
     top = _Parser(prog="timesched", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"timesched {timesched.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (show, check, plan, memory, classes):
+    for module in (show, check, plan, groups, memory, classes):
         module.add_command(commands)
     return top
 

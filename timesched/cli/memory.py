@@ -23,20 +23,31 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
     )
     memory = commands.add_parser("memory", help="the bytes of optimizer state", description=about)
-    memory.add_argument("config", metavar="CONFIG", help="a YAML config, or - for standard input")
-    memory.add_argument(
-        "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
-    )
+    add_optimizer_options(memory)
     memory.add_argument("--average", action="store_true", help="with an optim.WeightAverage of the weights")
     memory.set_defaults(run=_run_memory)
 
 
-def _run_memory(options: argparse.Namespace) -> int:
+def add_optimizer_options(command: argparse.ArgumentParser) -> None:
+    """Add the options from which `read_optimizer` makes the optimizer."""
+    command.add_argument("config", metavar="CONFIG", help="a YAML config, or - for standard input")
+    command.add_argument(
+        "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
+    )
+
+
+def read_optimizer(options: argparse.Namespace) -> Optimizer:
+    """Make the optimizer of a config, for the model on the meta device."""
     config = read_sections(read_config(options.config))
     check_keys(config)
-    # schedulers may set the learning rate, which takes no memory
+    # schedulers may set the learning rate, which the optimizer's entry may then leave out
     spec = resolve_optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
-    print(memory_table(make_optimizer(spec, make_model(options.model)).optimizer, options.average))
+    optimizer: Optimizer = make_optimizer(spec, make_model(options.model)).optimizer
+    return optimizer
+
+
+def _run_memory(options: argparse.Namespace) -> int:
+    print(memory_table(read_optimizer(options), options.average))
     return 0
 
 
