@@ -1,6 +1,8 @@
 """Learning rates of groups: factors that they contain, and layers that decay by depth."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +93,26 @@ def test_a_tied_parameter_uses_its_first_name():
     factors = powers(configure_param_groups(Tied(), lr=1.0, layer_decay=0.5, layers="body.layers.*"))
     assert factors["embed.weight"] == 3
     assert factors["head.bias"] == 0
+
+
+TIMM = json.loads((Path(__file__).parents[2] / "golden" / "timm_depth.json").read_text(encoding="utf-8"))["factors"]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "adjust"),
+    [
+        ("vit", "blocks.*", {"norm.*": 0.75}),
+        ("swin", "layers.*.blocks.*", {"norm.*": 0.75}),
+        ("convnext", "stages.*.blocks.*", {}),
+        ("resnet", "layer*.*", {}),
+    ],
+)
+def test_timm(architecture, layers, adjust):
+    """timm puts the final norm with the last block."""
+    expected = TIMM[architecture]
+    pairs = [(name, nn.Parameter(torch.ones(1))) for name in expected]
+    options = {"lr": 1.0, "layer_decay": 0.75, "layers": layers, "adjust_learning_rate": adjust}
+    assert by_name(configure_param_groups(pairs, no_decay=False, **options), "lr_factor") == pytest.approx(expected, rel=1e-12)
 
 
 # Factors in learning rates
