@@ -8,6 +8,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import optim
 from optim import load_by_name
+from timesched import Clock, LinearScheduler, bind
 
 
 def make_model(dtype=torch.float32):
@@ -41,6 +42,8 @@ MAKERS = {
     "Adafactor": lambda groups: optim.Adafactor(groups, lr=0.01, weight_decay=0.0),
     "Muon": muon,
     "master_weights": lambda groups: optim.AdamW(groups, lr=0.01, weight_decay=0.0, master_weights=True),
+    # a state of the size 1 in one dimension
+    "torch.Adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.01, weight_decay=0.0),
     "torch.AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0),
     "torch.SGD": lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9),
 }
@@ -89,6 +92,28 @@ def test_split_at_the_resume(maker):
     train(model, optimizer, 3, 6)
     assert_equal(dict(model.named_parameters()), dict(resumed.named_parameters()))
     assert_equal(states(model, optimizer), states(resumed, other))
+
+
+def train_with_schedule(model, optimizer, clock, first, last):
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    for i in range(first, last):
+        train(model, optimizer, i, i + 1)
+        clock.tick()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("maker", ["AdamW", "torch.AdamW"])
+def test_continue_a_schedule(maker):
+    """The clock's state and another `bind` continue the schedule, as docs/checkpoints.md says."""
+    model, whole = make_model(), make_model()
+    optimizer, clock = MAKERS[maker](one_group(model)), Clock("6ba")
+    train_with_schedule(model, optimizer, clock, 0, 3)
+    other, again = MAKERS[maker](split(model)), Clock("6ba")
+    load_by_name(other, optimizer.state_dict())
+    again.load_state_dict(clock.state_dict())
+    train_with_schedule(model, other, again, 3, 6)
+    train_with_schedule(whole, MAKERS[maker](one_group(whole)), Clock("6ba"), 0, 6)
+    assert_equal(dict(model.named_parameters()), dict(whole.named_parameters()))
 
 
 @pytest.mark.parametrize("maker", MAKERS)
