@@ -25,6 +25,7 @@ from .rules import (
     read_factors,
     read_rules,
 )
+from .width import width_factors
 
 
 def configure_param_groups(
@@ -37,6 +38,8 @@ def configure_param_groups(
     lr: float | Tensor | Mapping[str, float | Tensor] | None = None,
     layer_decay: float | None = None,
     layers: str | Iterable[str] | None = None,
+    base_model: nn.Module | None = None,
+    base_rule: str = "adam",
     decay_tag: str | None = None,
     matrices: str | None = None,
     output_head: object = None,
@@ -77,6 +80,12 @@ def configure_param_groups(
             of names, and each `*` stands for digits. Several stacks have their own numbers. A parameter outside them
             belongs to the glob with which its name shares the most leading parts. If several globs share equally many,
             it has the embedding factor of the first stack before all layers, and 1 elsewhere.
+        base_model: the model at the width at which the hyperparameters were tuned (maximal update parametrization);
+            the meta device is enough. A width factor multiplies the learning rate, together with the other factor, and
+            divides the weight decay. It needs `lr` and `weight_decay` (0.0 for none).
+        base_rule: "adam" or "sgd", the rule for the width factor. With r = size here / size in `base_model`, a matrix
+            whose inputs and outputs differ has 1 / r_inputs for "adam", and r_outputs / r_inputs for "sgd". A parameter
+            with one dimension that differs has 1 for "adam", and r for "sgd".
         decay_tag: a tag for all groups whose weight decay is not 0, which a weight-decay schedule can select.
         matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. "muon" is for
             hidden matrices; "adamw" is for embeddings, the output head, norms, biases, routers and vectors. The module
@@ -99,7 +108,8 @@ def configure_param_groups(
             gets two values for one parameter. Or a number is out of range, or there are no parameters. Or `matrices`
             cannot tell the kind of a parameter, or find the output head. Or `lr` lacks an algorithm. Or `layer_decay`
             is outside (0, 1], or lacks `layers` or `lr`. Or a glob of `layers` matches nothing or has no `*`, or two
-            match one parameter.
+            match one parameter. Or `base_model` lacks `lr` or `weight_decay`, has parameters of other names, or differs
+            in more than two dimensions of a parameter; or `matrices` is given with it.
         TypeError: an argument has the wrong type.
 
     >>> import torch
@@ -148,6 +158,15 @@ def configure_param_groups(
             f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
         )
     _check_learning_rate(lr, layer_decay, layers, matrices)
+    if base_model is not None:
+        for argument, value in (("lr", lr), ("weight_decay", weight_decay)):
+            if value is None:
+                raise ValueError(f"base_model: it needs {argument!r}, which its factors change. Pass both.")
+        if matrices:
+            raise ValueError(
+                f"matrices={matrices!r}: base_model has no factors for it. Leave out base_model, and pass "
+                f"adjust_lr_fn='spectral_unclamped' to Muon."
+            )
     has_head = matrices is not None and output_head is not None
     head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"}) if has_head else []
     decay_tags = read_tags(decay_tag, "decay_tag: ")
@@ -163,14 +182,19 @@ def configure_param_groups(
     factors: Sequence[float | None] = [None] * len(parameters)
     if layer_decay is not None and parameters:
         factors = depth_factors([parameter.name for parameter in parameters], layer_decay, layers)
+    widths: Sequence[float | None] = [None] * len(parameters)
+    if base_model is not None:
+        widths = width_factors(parameters, base_model, base_rule)
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, (claim_tags, claim_settings), decision, factor in zip(parameters, merged, decisions, factors):
+    for parameter, (claim_tags, claim_settings), decision, factor, width in zip(
+        parameters, merged, decisions, factors, widths
+    ):
         if not (frozen or parameter.tensor.requires_grad):
             continue
         parameter_decay = weight_decay if no_decay is False or parameter.decays else 0.0
         tags, settings = _complete_settings(claim_tags, claim_settings, decision, parameter_decay, decay_tags)
         if lr is not None:
-            settings = _apply_factor(settings, lr, factor, parameter.name)
+            settings = _apply_factor(settings, lr, factor, width, parameter.name)
         group = _require_group(tags, settings, groups)
         group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
         if decision is not None:
@@ -211,14 +235,20 @@ def _check_learning_rate(lr: object, layer_decay: object, layers: object, matric
             raise ValueError(f"layer_decay={layer_decay!r}: it needs {argument!r}. Pass both.")
 
 
-def _apply_factor(settings: Mapping[str, Any], lr: object, depth_factor: float | None, name: str) -> dict[str, Any]:
-    """The settings of the parameter `name` with a learning rate that contains the factor.
+def _apply_factor(
+    settings: Mapping[str, Any], lr: object, depth_factor: float | None, width_factor: float | None, name: str
+) -> dict[str, Any]:
+    """The settings of the parameter `name` with a learning rate that contains the factors.
 
-    An `adjust_learning_rate` among the settings replaces the factor by depth, and is left out.
+    The factor by width divides the weight decay. An `adjust_learning_rate` among the settings replaces the factor by
+    depth, and is left out.
     """
     factors = [settings[key] for key in FACTOR_KEYS if key in settings]
     factor = factors[0] if factors else depth_factor
     settings = {key: value for key, value in settings.items() if key not in FACTOR_KEYS}
+    if width_factor is not None:
+        settings["weight_decay"] = settings["weight_decay"] / width_factor
+        factor = width_factor if factor is None else factor * width_factor
     if "lr" not in settings and isinstance(lr, Mapping):
         algorithm = settings["algorithm"]
         if algorithm not in lr:

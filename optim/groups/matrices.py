@@ -85,6 +85,11 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
     return Decision(None, "")
 
 
+def is_transposed(parameter: NamedParameter) -> bool:
+    """Whether a weight is known to have its inputs before its outputs."""
+    return bool(parameter.owners) and bool(_decide_by_module(parameter).settings.get("transposed"))
+
+
 def _is_in_router(parameter: NamedParameter) -> bool:
     """Whether the parameter is inside a router.
 

@@ -112,7 +112,8 @@ def test_timm(architecture, layers, adjust):
     expected = TIMM[architecture]
     pairs = [(name, nn.Parameter(torch.ones(1))) for name in expected]
     options = {"lr": 1.0, "layer_decay": 0.75, "layers": layers, "adjust_learning_rate": adjust}
-    assert by_name(configure_param_groups(pairs, no_decay=False, **options), "lr_factor") == pytest.approx(expected, rel=1e-12)
+    factors = by_name(configure_param_groups(pairs, no_decay=False, **options), "lr_factor")
+    assert factors == pytest.approx(expected, rel=1e-12)
 
 
 # Factors in learning rates

@@ -1,0 +1,64 @@
+"""Learning rates by width: the factors of matrices and vectors, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from optim.groups import configure_param_groups
+from tests.optim.groups.models import by_name
+
+
+def network(width, outputs=3, count=2):
+    layers = [nn.Linear(width, 2 * width), nn.Linear(2 * width, outputs)]
+    return nn.Sequential(nn.Linear(4, width), *layers[:count])
+
+
+OPTIONS = {"lr": 0.5, "weight_decay": 0.25, "no_decay": False}
+
+
+@pytest.mark.parametrize(("rule", "factors"), [("adam", (1.0, 0.25, 1.0)), ("sgd", (4.0, 1.0, 4.0))])
+def test_the_factors_multiply_the_rate_and_divide_the_decay(rule, factors):
+    base = network(2).to("meta")
+    groups = configure_param_groups(network(8), base_model=base, base_rule=rule, **OPTIONS)
+    expected = {f"{i}.weight": factor for i, factor in enumerate(factors)}
+    for key, values in (
+        ("lr_factor", expected),
+        ("lr", {name: 0.5 * factor for name, factor in expected.items()}),
+        ("weight_decay", {name: 0.25 / factor for name, factor in expected.items()}),
+    ):
+        assert {name: by_name(groups, key)[name] for name in values} == values
+
+
+def test_width_times_depth_or_the_factor_of_an_argument():
+    options = OPTIONS | {"base_model": network(2), "layer_decay": 0.5, "layers": "*"}
+    groups = configure_param_groups(network(8), adjust_learning_rate={"2.*": 2.0}, **options)
+    factors = by_name(groups, "lr_factor")
+    assert [factors[f"{i}.weight"] for i in range(3)] == [0.125, 0.0625, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lr": None}, ValueError, "base_model: it needs 'lr'"),
+        ({"weight_decay": None}, ValueError, "base_model: it needs 'weight_decay'"),
+        ({"base_model": network(2, count=1)}, ValueError, "base_model: only one of the models has .*'2.bias'"),
+        ({"base_model": 2}, TypeError, "base_model=2"),
+        ({"base_rule": "lamb"}, ValueError, "base_rule='lamb'"),
+        ({"matrices": "muon"}, ValueError, "matrices='muon': base_model .*spectral_unclamped"),
+    ],
+)
+def test_errors_name_the_argument(options, error, message):
+    with pytest.raises(error, match=message):
+        configure_param_groups(network(8), **OPTIONS | {"base_model": network(2)} | options)
+
+
+def test_three_wide_dimensions():
+    model, base = nn.Conv2d(4, 4, 3), nn.Conv2d(2, 2, 5)
+    with pytest.raises(ValueError, match="base_model: the parameter 'weight' has the shape"):
+        configure_param_groups(model, base_model=base, **OPTIONS)
+
+
+def test_weight_decay_of_a_rule_is_divided_too():
+    rules = [{"params": "1.weight", "weight_decay": torch.tensor(1.0)}]
+    groups = configure_param_groups(network(8), rules, base_model=network(2), **OPTIONS)
+    assert by_name(groups, "weight_decay")["1.weight"] == 4.0
