@@ -89,7 +89,7 @@ def load_by_name(
         )
 
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
-    states: dict[Any, Any] = {}
+    states: dict[int | str, Any] = {}
     for number, name, p in zip(_numbers(groups), names_here, tensors):
         state = state_dict["state"].get(number_by_name.get(name))
         if state:
@@ -104,7 +104,7 @@ def load_by_name(
     return LoadedByName(missing_names, [name for name in saved_names if name not in set(names_here)])
 
 
-def _numbers(groups: Iterable[ParamGroup]) -> list[Any]:
+def _numbers(groups: Iterable[ParamGroup]) -> list[int | str]:
     """The numbers of the parameters in the groups of a state dict; torch.distributed.checkpoint writes names."""
     return [number for group in groups for number in group["params"]]
 

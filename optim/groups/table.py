@@ -41,7 +41,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
     columns = _hyperparameter_columns(rows, isinstance(groups, torch.optim.Optimizer))
-    lines: list[tuple[Any, ...]] = []
+    lines: list[tuple[object, ...]] = []
     count = size = 0
     for i, group in enumerate(rows):
         params = list(group["params"])

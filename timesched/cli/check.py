@@ -28,8 +28,11 @@ from timesched.time.units import Exact, TimeUnit
 
 _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
-_ADAM: Any = (optim.AdamBase, optim.RAdam)
-_CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
+_ADAM: tuple[type, ...] = (optim.AdamBase, optim.RAdam)
+_CORRECTED: dict[str, tuple[type, ...]] = {
+    "betas[0]": (*_ADAM, optim.Adamax),
+    "betas[1]": (*_ADAM, optim.NAdam),
+}  # by 1 - beta**t
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

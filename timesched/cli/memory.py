@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from itertools import chain
-from typing import Any
 
 from torch.optim import Optimizer
 
@@ -58,7 +57,7 @@ def memory_table(optimizer: Optimizer, has_average: bool = False) -> Table:
         for p, state in WeightAverage(list(state_of), Clock("1ba")).state.items():
             state_of[p].update(state)
     kinds = dict.fromkeys(chain.from_iterable(state_of.values()))  # each once, in order
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     counts = []
     for i, group in enumerate(optimizer.param_groups):
         states = [state_of[p] for p in group["params"]]

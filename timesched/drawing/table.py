@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
-from typing import Any
 
 from timesched.drawing.lines import Source, axis, run_length
 from timesched.horizon import Horizon
@@ -32,7 +31,7 @@ class Table:
     """
 
     header: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
+    rows: list[tuple[object, ...]]
     note: str = ""
     texts: tuple[str, ...] = ()
 
@@ -106,7 +105,7 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     horizon = sources[0].horizon
     own, (wanted, on_axis) = run_length(horizon)[0], axis(horizon, unit)
     share_alone = wanted is TimeUnit.DURATION
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for share, count in moments(horizon, every):
         there = () if share_alone else (_whole_as_int(on_axis(count)),)
         other = share if share_alone else Time._make(count, own)
