@@ -58,8 +58,16 @@ WORDS = {
     "loop#events-evaluate-save-average": "evaluate every, save every, save before cooldown, passed, every, events",
     "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
     "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
-    "groups": "parameter groups, tags, layer-wise learning rate",
+    "groups": "parameter groups, tags",
     "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
+    "learning_rates": "discriminative learning rates, learning rates for parts, parameter-specific learning rate",
+    "learning_rates#freeze-layers-and-unfreeze-them": "freeze layers, freeze, freezing, frozen, unfreeze, "
+    "gradual unfreezing, requires_grad",
+    "learning_rates#layer-wise-learning-rate-decay": "layer-wise learning rate decay, layerwise learning rate decay, "
+    "layer-wise learning rate, LLRD, layer decay, layer_decay",
+    "learning_rates#use-the-learning-rate-of-a-narrower-model-mup": "muP, maximal update parametrization, width, "
+    "hyperparameter transfer, base_model",
+    "learning_rates#train-loras-two-matrices-at-two-learning-rates": "LoRA, LoRA+, PEFT, adapters",
     "branches": "branch, branches, cooldown, cooldowns, stable run, several lengths, plan, warm up again, rewarm",
     "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
