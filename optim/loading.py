@@ -101,7 +101,8 @@ def load_by_name(
     optimizer.load_state_dict({"state": states, "param_groups": groups})
     if isinstance(optimizer, torch.optim.Adagrad):  # the one class of torch that has state before its first step
         preinitialize(optimizer)
-    return LoadedByName(missing_names, [name for name in saved_names if name not in set(names_here)])
+    known = set(names_here)
+    return LoadedByName(missing_names, [name for name in saved_names if name not in known])
 
 
 def _numbers(groups: Iterable[ParamGroup]) -> list[int | str]:

@@ -128,7 +128,7 @@ def resolve_optimizer(entry: object, is_lr_scheduled: bool) -> Any:
         message = f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead."
         problems.errors.append(ValueError(message))
     missing = [name for name in constructor.missing_arguments(arguments) if name in LEARNING_RATE]
-    if not options.keys().isdisjoint(DEPTH_KEYS):
+    if any(options.get(key) is not None for key in DEPTH_KEYS):
         has_algorithms = issubclass(cls, Muon) and options.get("matrices") is not None
         options["lr"] = problems.attempt(_require_learning_rates, arguments, has_algorithms, path)
     if is_lr_scheduled or "lr" in options:

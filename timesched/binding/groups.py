@@ -85,6 +85,7 @@ class GroupTarget:
         result.initial_values, result.base_values = list(self.initial_values), list(self.base_values)
         for i in indices:
             if i >= len(self.known_groups):
+                group_tags(groups[i])  # raises for a tag that begins with "!", also if `tags` is None
                 value = self.key.require_number(groups[i], f"parameter group {i}")
                 result.indexed_groups.append((i, groups[i]))
                 initial = groups[i].get(self.initial_key, value)

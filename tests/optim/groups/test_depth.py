@@ -245,6 +245,14 @@ def test_a_config_with_algorithms():
     assert (rates["blocks.2.weight"], rates["blocks.2.bias"], rates["head.weight"]) == (0.5, 0.25, 0.5)
 
 
+def test_a_config_may_switch_depth_off():
+    """`layer_decay: null` needs no learning rate, and leaves factors to the schedulers."""
+    entry = config("SGD", layer_decay=None, layers=None, adjust_learning_rate={"norm.*": 0.25})
+    optimizer, _ = build(network(), entry | {"schedulers": [{"ConstantLR": {"learning_rate": 0.5}}]})
+    assert in_optimizer(optimizer, "adjust_learning_rate")["norm.weight"] == 0.25
+    assert in_optimizer(optimizer, "lr")["norm.weight"] == 0.125
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -62,3 +62,19 @@ def test_weight_decay_of_a_rule_is_divided_too():
     rules = [{"params": "1.weight", "weight_decay": torch.tensor(1.0)}]
     groups = configure_param_groups(network(8), rules, base_model=network(2), **OPTIONS)
     assert by_name(groups, "weight_decay")["1.weight"] == 4.0
+
+
+def test_the_base_model_knows_transposed_weights_where_the_model_is_given_as_names():
+    class LinearExperts(nn.Module):
+        is_transposed = True
+
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3, inputs, outputs))
+
+    model, base = LinearExperts(8, 6), LinearExperts(2, 3)
+    by_module, by_names = (
+        configure_param_groups(parameters, base_model=base, **OPTIONS)[0]["lr_factor"]
+        for parameters in (model, model.named_parameters())
+    )
+    assert by_module == by_names == 2 / 8

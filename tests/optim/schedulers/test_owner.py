@@ -93,7 +93,7 @@ def test_a_tag_of_a_group_that_begins_with_the_mark():
     with pytest.raises(ValueError, match="group 0: tags='!a': the tag of a group must not begin with '!'"):
         optim.SGD([{"params": one_weight(), "tags": ["b", "!a"]}], lr=0.5)
     on = torch.optim.SGD([{"params": one_weight(), "tags": "!a"}], lr=0.5)
-    for tags in ("b", "!a", "!b", [None]):
+    for tags in (None, "b", "!a", "!b", [None]):
         with pytest.raises(ValueError, match="must not begin with '!'"):
             bind(LinearScheduler(), on, Clock("4ba"), tags=tags)
     with pytest.raises(ValueError, match="must not begin with '!'"):
