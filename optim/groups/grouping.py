@@ -158,6 +158,8 @@ def configure_param_groups(
             f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
         )
     _check_learning_rate(lr, layer_decay, layers, matrices)
+    if base_model is None and base_rule != "adam":
+        raise ValueError(f"base_rule={base_rule!r}: only base_model uses it. Pass base_model, or leave out base_rule.")
     if base_model is not None:
         for argument, value in (("lr", lr), ("weight_decay", weight_decay)):
             if value is None:

@@ -44,6 +44,7 @@ def test_width_times_depth_or_the_factor_of_an_argument():
         ({"base_model": network(2, count=1)}, ValueError, "base_model: only one of the models has .*'2.bias'"),
         ({"base_model": 2}, TypeError, "base_model=2"),
         ({"base_rule": "lamb"}, ValueError, "base_rule='lamb'"),
+        ({"base_rule": "sgd", "base_model": None}, ValueError, "base_rule='sgd': only base_model uses it"),
         ({"matrices": "muon"}, ValueError, "matrices='muon': base_model .*spectral_unclamped"),
     ],
 )
