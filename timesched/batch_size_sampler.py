@@ -158,7 +158,7 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
 
     def _check_ranks(self, rank: int, world_size: int) -> None:
         check_positive_int(world_size, "BatchSizeSampler.world_size")
-        if not 0 <= rank < world_size:
+        if type(rank) is not int or not 0 <= rank < world_size:
             raise ValueError(
                 f"BatchSizeSampler.rank={rank!r}: it is out of range. Pass one from 0 to {world_size - 1}."
             )

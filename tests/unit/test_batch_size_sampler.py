@@ -258,6 +258,8 @@ def test_a_run_that_resumes_has_the_same_rest(case, data):
     [
         ({"rank": 2, "world_size": 2}, "BatchSizeSampler.rank=2: it is out of range. Pass one from 0 to 1."),
         ({"rank": -1, "world_size": 2}, "BatchSizeSampler.rank=-1"),
+        ({"rank": "0", "world_size": 2}, "BatchSizeSampler.rank='0': it is out of range"),
+        ({"rank": 0.5, "world_size": 2}, "BatchSizeSampler.rank=0.5: it is out of range"),
         ({"world_size": 0}, "BatchSizeSampler.world_size=0"),
         ({"world_size": 2.0}, "BatchSizeSampler.world_size=2.0"),
         ({"world_size": 4}, "BatchSizeSampler.world_size=4: the batch size 2 at 0sp is not a multiple of 4"),

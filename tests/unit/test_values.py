@@ -198,6 +198,15 @@ def test_a_holder_without_weak_references_has_no_note():
     assert bind(LinearScheduler(), target, Clock("2ba"), key="p").factors == [0.25]
 
 
+def test_a_multiple_may_be_above_what_an_earlier_scheduler_wrote():
+    """The initial value counts, which is used again."""
+    loss, clock = Loss(p=1024), Clock("4ba")
+    tick(clock, 4, bind(LinearScheduler(), loss, clock, key="p", multiple_of=64))
+    assert loss.p == 64
+    bind(LinearScheduler(), loss, Clock("4ba"), key="p", multiple_of=128)
+    assert loss.p == 1024
+
+
 def test_nothing_is_kept_alive():
     target, clock = Loss(), Clock("2ba")
     scheduler, other = (bind(LinearScheduler(), target, clock, key=key) for key in ("p", "weights[0]"))
@@ -387,7 +396,7 @@ WRONG = [
     (Loss, {"key": "weights"}, "not a finite number"),
     *(
         (lambda value=value: SimpleNamespace(p=value), {}, "not a finite number")
-        for value in (float("nan"), float("inf"), "0.5", None, True, 1j, torch.tensor(1), torch.zeros(2))
+        for value in (float("nan"), float("inf"), "0.5", None, True, 1j, torch.tensor(1), torch.zeros(2), 10**400)
     ),
     (lambda: SimpleNamespace(p=torch.zeros(1, device="meta")), {}, "not a finite number"),
     (gradient, {}, "bind.key='p': the tensor requires a gradient"),
@@ -572,6 +581,9 @@ def test_a_binding_that_is_refused():
     losses = [Loss(), Loss()]
     with pytest.raises(ValueError, match="Binding.name='Loss.p': two entries have this name. Pass name="):
         Schedulers(sgd(), Clock("4ba"), [Binding(LinearScheduler(), "p", target=loss) for loss in losses])
+    entries = [LinearScheduler(), Binding(LinearScheduler(), "p", target=losses[0], name="lr")]
+    with pytest.raises(ValueError, match="Binding.name='lr': two entries have this name"):
+        Schedulers(sgd(), Clock("4ba"), entries)
     for arguments, words in (
         ({"tags": "head", "target": Loss()}, "bind.tags='head'"),
         ({"multiple_of": 2}, "bind.multiple_of=2: the target is an optimizer"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,11 +46,11 @@ class ValueTarget:
         self.name = name or f"{type(root).__name__}{'' if self.key.startswith('[') else '.'}{self.key}"
         value = self.path.read()
         number = _require_number(value, self.key)
+        initial = _find_initial_value(self.path, value, number)
         if isinstance(value, int) or multiple_of is not None:
-            _check_multiple(value, self.key, multiple_of, relative)
+            _check_multiple(value, initial, self.key, multiple_of, relative)
         self.tensor: Tensor | None = value if isinstance(value, Tensor) else None  # the tensor as it was seen last
         self._check_writable(value)
-        initial = _find_initial_value(self.path, value, number)
         self.initial_values: list[float] = [initial]
         self.base_values: list[float] = [initial if relative else 1.0]
 
@@ -181,7 +182,8 @@ def _require_number(value: object, key: str) -> float:
             )
         is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
         number = value.item() if is_float else None
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+    largest = sys.float_info.max  # an int may be larger
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not abs(number) <= largest:
         raise ValueError(
             f"bind.key={key!r}: the value is {value!r}, not a finite number. Pass the path of a float, of an int with "
             f"multiple_of, or of a tensor with one float."
@@ -189,8 +191,8 @@ def _require_number(value: object, key: str) -> float:
     return float(number)
 
 
-def _check_multiple(value: object, key: str, multiple_of: object, relative: bool) -> None:
-    """Raise `ValueError` unless `multiple_of` suits the value."""
+def _check_multiple(value: object, initial: float, key: str, multiple_of: object, relative: bool) -> None:
+    """Raise `ValueError` unless `multiple_of` suits the value and its initial value."""
     if multiple_of is None:
         raise ValueError(
             f"bind.key={key!r}: the value {value!r} is a whole number. Pass multiple_of=1 to write whole numbers, or "
@@ -202,8 +204,8 @@ def _check_multiple(value: object, key: str, multiple_of: object, relative: bool
         problem = "a half-life gives a value below 1, not a whole number. Leave multiple_of out."
     elif isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
         problem = "it is not a whole number of 1 or more. Pass an int such as 64."
-    elif multiple_of > value:
-        problem = f"it is above the value, {value}. Pass a smaller multiple_of, or begin with a larger value."
+    elif multiple_of > initial:
+        problem = f"it is above the value, {initial:.0f}. Pass a smaller multiple_of, or begin with a larger value."
     else:
         return
     raise ValueError(f"bind.multiple_of={multiple_of!r}: {problem}")

@@ -86,9 +86,10 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
 
 
 def check_names(schedulers: Iterable[object]) -> None:
-    """Raise `ValueError` if two values of objects have one name."""
-    names = [scheduler.value_name for scheduler in schedulers if isinstance(scheduler, Bound) and scheduler.value_name]
-    for name in names:
+    """Raise `ValueError` if the value of an object has the name of another value, or of a group's."""
+    bound = [scheduler for scheduler in schedulers if isinstance(scheduler, Bound)]
+    names = list(chain.from_iterable(scheduler.named_values() for scheduler in bound))
+    for name in (scheduler.value_name for scheduler in bound if scheduler.value_name):
         if names.count(name) > 1:
             raise ValueError(f"Binding.name={name!r}: two entries have this name. Pass name= to one of them.")
 
