@@ -149,7 +149,7 @@ def _check_names(saved_groups: Sequence[ParamGroup], names: list[str]) -> list[s
 def _clean_names(names: list[str], where: str) -> list[str]:
     """The names without the parts that wrappers add. Raises `ValueError` if a name occurs twice."""
     clean = [".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names]
-    if all(name.startswith("module.") for name in clean):
+    while clean and all(name.startswith("module.") for name in clean):  # again, if a part of the model has this name
         clean = [name.removeprefix("module.") for name in clean]
     twice = [name for name, count in Counter(clean).items() if count > 1]
     if twice:

@@ -136,7 +136,7 @@ def test_names_of_distributed_checkpoint(maker):
     assert_equal(states(model, other), states(model, optimizer))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["module.", "module.module.", "_orig_mod.", "_orig_mod.module."])
 @pytest.mark.parametrize("side", ["here", "saved"])
 def test_wrappers_do_not_count(prefix, side):
     def with_prefix(model):
