@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from timesched.types import ParamGroup, StateDict
 
 from .average import WeightAverage
-from .groups.parameters import WRAPPERS
+from .groups.parameters import remove_wrappers
 from .initial_state import preinitialize
 from .state.optimizer import Optimizer
 
@@ -80,7 +81,7 @@ def load_by_name(
         saved_names = _read_names(saved_groups, "load_by_name.state_dict", "Pass its names as names=")
     else:
         saved_names = _clean_names(_check_names(saved_groups, list(names)), "load_by_name.names")
-    number_by_name = dict(zip(saved_names, _numbers(saved_groups)))
+    number_by_name = dict(zip(saved_names, _members(saved_groups)))
     missing_names = [name for name in names_here if name not in number_by_name]
     if missing_names and missing == "error":
         raise ValueError(
@@ -88,9 +89,8 @@ def load_by_name(
             "to give these parameters initial state."
         )
 
-    tensors = [p for group in optimizer.param_groups for p in group["params"]]
     states: dict[int | str, Any] = {}
-    for number, name, p in zip(_numbers(groups), names_here, tensors):
+    for number, name, p in zip(_members(groups), names_here, _members(optimizer.param_groups)):
         state = state_dict["state"].get(number_by_name.get(name))
         if state:
             states[number] = state
@@ -105,9 +105,9 @@ def load_by_name(
     return LoadedByName(missing_names, [name for name in saved_names if name not in known])
 
 
-def _numbers(groups: Iterable[ParamGroup]) -> list[int | str]:
-    """The numbers of the parameters in the groups of a state dict; torch.distributed.checkpoint writes names."""
-    return [number for group in groups for number in group["params"]]
+def _members(groups: Iterable[ParamGroup]) -> list[Any]:
+    """The members of all groups: tensors, or numbers in a state dict. torch.distributed.checkpoint writes names."""
+    return list(chain.from_iterable(group["params"] for group in groups))
 
 
 def _find_names(groups: Sequence[ParamGroup]) -> list[str] | None:
@@ -137,7 +137,7 @@ def _check_names(saved_groups: Sequence[ParamGroup], names: list[str]) -> list[s
         raise ValueError("load_by_name.names: it has values that are not strings. Pass the names alone.")
     if _find_names(saved_groups) is not None:
         raise ValueError("load_by_name.names: the state dict has names itself. Leave out `names`.")
-    count = len(_numbers(saved_groups))
+    count = len(_members(saved_groups))
     if len(names) != count:
         raise ValueError(
             f"load_by_name.names: it has {len(names)} names, and the state dict has {count} parameters. Pass a name "
@@ -148,7 +148,7 @@ def _check_names(saved_groups: Sequence[ParamGroup], names: list[str]) -> list[s
 
 def _clean_names(names: list[str], where: str) -> list[str]:
     """The names without the parts that wrappers add. Raises `ValueError` if a name occurs twice."""
-    clean = [".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names]
+    clean = list(map(remove_wrappers, names))
     while clean and all(name.startswith("module.") for name in clean):  # again, if a part of the model has this name
         clean = [name.removeprefix("module.") for name in clean]
     twice = [name for name, count in Counter(clean).items() if count > 1]

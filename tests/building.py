@@ -4,6 +4,8 @@ import io
 
 import torch
 
+from timesched import BatchSizeSampler
+
 
 def parameters(n=1):
     torch.manual_seed(0)
@@ -18,6 +20,19 @@ def sgd(*groups, kind=torch.optim.SGD, lr=1.0, **arguments):
 def values(optimizer, key="lr"):
     """The values of a key in the groups."""
     return [float(group[key]) for group in optimizer.param_groups]
+
+
+def batches_of_loop(sampler, sizes, clock):
+    """The batches that a plain loop gets from a `BatchSizeSampler`, until the run of the clock ends."""
+    batches, rows = BatchSizeSampler(sampler, sizes, clock), []
+    while not clock.done:
+        for batch in batches:
+            rows.append(batch)
+            clock.tick(samples=len(batch))
+            if clock.done:
+                return rows
+        clock.next_epoch()
+    return rows
 
 
 def tick(clock, batches, *schedulers, **amounts):

@@ -142,8 +142,8 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
                 size = remaining - remaining % world_size
             yield size
             remaining -= size
-            # The tokens of a batch may be a fraction, if the conversion factor is one.
-            timestamp = timestamp.after_batch(size, size * tokens_per_sample, 0)  # type: ignore[arg-type]
+            tokens = size * tokens_per_sample
+            timestamp = timestamp.after_batch(size, tokens, 0)  # type: ignore[arg-type]  # a Fraction, if the factor is
 
     def _read_ranks(self) -> tuple[int, int]:
         """The rank and the number of ranks, by the arguments or by torch.distributed."""

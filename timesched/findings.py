@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from timesched.drawing.lines import format_number
 from timesched.schedule import Schedule
+from timesched.time.units import format_number
 
 
 class FindingWarning(UserWarning):

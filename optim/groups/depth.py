@@ -21,12 +21,18 @@ class Stack:
         self.patterns = [re.compile(re.escape(part).replace(r"\*", "([0-9]+)")) for part in glob.split(".")]
         self.layers: dict[int, tuple[int, ...]] = {}  # the indices in the name of the parameter at each position
         for position, name in enumerate(names):
-            parts = name.split(".")
             if self.count_shared_parts(name) == len(self.patterns):
-                matches = [pattern.fullmatch(part) for pattern, part in zip(self.patterns, parts)]
-                self.layers[position] = tuple(int(index) for match in matches if match for index in match.groups())
+                self.layers[position] = self._read_indices(name)
         self.positions = sorted(self.layers)
         self.numbers = {indices: number for number, indices in enumerate(sorted(set(self.layers.values())))}
+
+    def _read_indices(self, name: str) -> tuple[int, ...]:
+        """The numbers of a layer in a name that fits the glob."""
+        indices: list[int] = []
+        for pattern, part in zip(self.patterns, name.split(".")):
+            match = pattern.fullmatch(part)
+            indices += map(int, match.groups() if match else ())
+        return tuple(indices)
 
     def count_shared_parts(self, name: str) -> int:
         """How many leading parts of a name fit the glob."""

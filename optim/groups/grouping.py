@@ -151,24 +151,9 @@ def configure_param_groups(
         if not isinstance(switch, bool):
             raise TypeError(f"{argument}={switch!r}: this is of type {type(switch).__name__}. Pass True or False.")
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
-    if matrices not in (None, "muon"):
-        raise ValueError(f"matrices={matrices!r}: there is no such option. Pass 'muon' or None.")
-    if matrices and not isinstance(model, nn.Module):
-        raise ValueError(
-            f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
-        )
+    _check_matrices(model, matrices)
     _check_learning_rate(lr, layer_decay, layers, matrices)
-    if base_model is None and base_rule != "adam":
-        raise ValueError(f"base_rule={base_rule!r}: only base_model uses it. Pass base_model, or leave out base_rule.")
-    if base_model is not None:
-        for argument, value in (("lr", lr), ("weight_decay", weight_decay)):
-            if value is None:
-                raise ValueError(f"base_model: it needs {argument!r}, which its factors change. Pass both.")
-        if matrices:
-            raise ValueError(
-                f"matrices={matrices!r}: base_model has no factors for it. Leave out base_model, and pass "
-                f"adjust_lr_fn='spectral_unclamped' to Muon."
-            )
+    _check_base_model(base_model, base_rule, lr, weight_decay, matrices)
     has_head = matrices is not None and output_head is not None
     head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"}) if has_head else []
     decay_tags = read_tags(decay_tag, "decay_tag: ")
@@ -221,6 +206,15 @@ def _read_claims(model: object, rules: object, factors: object, weight_decay: ob
     return claims
 
 
+def _check_matrices(model: object, matrices: object) -> None:
+    if matrices not in (None, "muon"):
+        raise ValueError(f"matrices={matrices!r}: there is no such option. Pass 'muon' or None.")
+    if matrices and not isinstance(model, nn.Module):
+        raise ValueError(
+            f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
+        )
+
+
 def _check_learning_rate(lr: object, layer_decay: object, layers: object, matrices: object) -> None:
     """Check the arguments from which groups get a learning rate."""
     if isinstance(lr, Mapping):
@@ -235,6 +229,24 @@ def _check_learning_rate(lr: object, layer_decay: object, layers: object, matric
     for argument, value in (("layers", layers), ("lr", lr)):
         if layer_decay is not None and value is None:
             raise ValueError(f"layer_decay={layer_decay!r}: it needs {argument!r}. Pass both.")
+
+
+def _check_base_model(base_model: object, base_rule: str, lr: object, weight_decay: object, matrices: object) -> None:
+    """Check the arguments that a base model needs and excludes."""
+    if base_model is None:
+        if base_rule != "adam":
+            raise ValueError(
+                f"base_rule={base_rule!r}: only base_model uses it. Pass base_model, or leave out base_rule."
+            )
+        return
+    for argument, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if value is None:
+            raise ValueError(f"base_model: it needs {argument!r}, which its factors change. Pass both.")
+    if matrices:
+        raise ValueError(
+            f"matrices={matrices!r}: base_model has no factors for it. Leave out base_model, and pass "
+            f"adjust_lr_fn='spectral_unclamped' to Muon."
+        )
 
 
 def _apply_factor(

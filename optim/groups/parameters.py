@@ -48,6 +48,11 @@ class NamedParameter(NamedTuple):
         return list(zip(self.path, self.name.split("."), self.path[1:]))
 
 
+def remove_wrappers(name: str) -> str:
+    """A parameter's name without the parts that wrappers add."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
 @cache
 def is_norm_or_bias(owner: Owner) -> bool:
     """Whether a parameter of this name, in a module of this type, is a bias or a parameter of a norm."""
@@ -96,5 +101,5 @@ def find_parameters(model: object) -> list[NamedParameter]:
         name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"model has {pair!r:.80}, no pair (name, tensor). Pass a module or named_parameters().")
-        add(tensor, name, ".".join(part for part in name.split(".") if part not in WRAPPERS), [], "")
+        add(tensor, name, remove_wrappers(name), [], "")
     return list(by_id.values())

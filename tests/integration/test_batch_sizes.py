@@ -14,6 +14,7 @@ from composer import Callback, DataSpec, Event
 from composer.utils import dist
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tests.building import batches_of_loop
 from tests.integration import training
 from tests.integration.training import WINDOWS, collate, count_tokens, finish, make_trainer, split, windows
 from tests.torchrun import Report, output_of_ranks, read_report, start_ranks
@@ -70,18 +71,8 @@ def train(sizes: BatchSizeSchedule, shuffle: bool, num_workers: int = 0, **optio
     return finish(trainer, record), targets.rows
 
 
-def batches_of_loop(sizes: BatchSizeSchedule, shuffle: bool) -> list[list[int]]:
-    """The batches of a plain loop."""
-    clock = Clock(f"{LENGTH}sp", tokens_per_sample=TOKENS_PER_SAMPLE)
-    batches, found = BatchSizeSampler(order(shuffle), sizes, clock), []
-    while not clock.done:
-        for batch in batches:
-            found.append(batch)
-            clock.tick(samples=len(batch))
-            if clock.done:
-                return found
-        clock.next_epoch()
-    return found
+def new_clock() -> Clock:
+    return Clock(f"{LENGTH}sp", tokens_per_sample=TOKENS_PER_SAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +89,7 @@ def test_a_run_that_is_resumed_after_any_batch(kind: str, shuffle: bool, num_wor
     moments = [(batch, Event.BATCH_CHECKPOINT) for batch in range(1, LENGTH)]
     saving = training.saving(tmp_path, *moments)
     before, batches = train(KINDS[kind], shuffle, num_workers, **saving)
-    assert batches == batches_of_loop(KINDS[kind], shuffle)
+    assert batches == batches_of_loop(order(shuffle), KINDS[kind], new_clock())
     assert {len(batch) for batch in batches} >= {2, 4, 8}
     for batch in range(1, len(batches), 5 if num_workers else 1):
         after, rest = train(KINDS[kind], shuffle, num_workers, load_path=str(tmp_path / f"{batch}.pt"))
@@ -108,7 +99,7 @@ def test_a_run_that_is_resumed_after_any_batch(kind: str, shuffle: bool, num_wor
 
 def test_a_run_that_is_resumed_after_an_epoch(tmp_path: Path) -> None:
     sizes = KINDS["samples"]
-    batches = batches_of_loop(sizes, True)
+    batches = batches_of_loop(order(True), sizes, new_clock())
     end = next(i + 1 for i in range(len(batches)) if sum(map(len, batches[: i + 1])) == WINDOWS)
     before, _ = train(sizes, True, **training.saving(tmp_path, (end, Event.EPOCH_CHECKPOINT)))
     after, rest = train(sizes, True, load_path=str(tmp_path / f"{end}.pt"))

@@ -23,6 +23,7 @@ from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
 import optim
+from tests.building import batches_of_loop
 from tests.torchrun import Report, launch
 from timesched import BatchSizeSampler, BatchSizeSchedule, Clock, LinearScheduler
 from timesched.integrations import accelerate, lightning, transformers
@@ -40,21 +41,7 @@ def order() -> DistributedSampler:
     return DistributedSampler(range(SAMPLES), num_replicas=1, rank=0)
 
 
-def batches_of_loop() -> list[list[int]]:
-    """The batches of a plain loop."""
-    clock, rows = Clock(LENGTH), []
-    batches = BatchSizeSampler(order(), SIZES, clock)
-    while not clock.done:
-        for batch in batches:
-            rows.append(batch)
-            clock.tick(samples=len(batch))
-            if clock.done:
-                return rows
-        clock.next_epoch()
-    return rows
-
-
-ROWS = batches_of_loop()
+ROWS = batches_of_loop(order(), SIZES, Clock(LENGTH))
 
 
 # Lightning

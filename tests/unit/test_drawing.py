@@ -18,11 +18,12 @@ import optim
 from optim.closed_form import formulas
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
-from timesched.drawing.lines import Source, default_run, format_number, line, run_length, ticks, values
+from timesched.drawing.lines import Source, default_run, line, run_length, ticks, values
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
 from timesched.testing.runs import runs, runs_with_batch_sizes
+from timesched.time.units import format_number
 
 
 @settings(max_examples=settings.default.max_examples // 10 + 1)

@@ -42,7 +42,7 @@ class Path:
             step = _resolve_name(objects[-1], written_step)
             try:
                 objects.append(step.read(objects[-1]))
-            except Exception as error:
+            except Exception as error:  # an object on the path raises what it likes
                 raise ValueError(
                     f"bind.key={key!r}: {type(objects[-1]).__name__} has no {step.key!r}. Pass the path of a number, "
                     f"as in key='layers.0.dropout.p' or key='weights[1]'."

@@ -61,7 +61,7 @@ class ValueTarget:
                 fill(value, value.item())
             else:
                 self.path.write(value)
-        except Exception as error:
+        except Exception as error:  # an object may refuse with any error
             raise ValueError(
                 f"bind.key={self.key!r}: {type(self.path.holder).__name__} cannot be written: {error}. Pass an object "
                 f"that can be changed."

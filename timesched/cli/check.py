@@ -21,10 +21,10 @@ from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, find_large_updates
 from optim.precision.options import find_rounded_steps
 from timesched.cli.schedules import add_run_options, make_model, read_finite, read_run, read_trial
-from timesched.drawing.lines import Source, axis, format_number, run_end, run_length, values
+from timesched.drawing.lines import Source, axis, run_end, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
-from timesched.time.units import Exact, TimeUnit
+from timesched.time.units import Exact, TimeUnit, format_number
 
 _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timesched.drawing.lines import UNIT_NAMES, Line, format_number, picture_marks
+from timesched.drawing.lines import UNIT_NAMES, Line, picture_marks
 from timesched.drawing.svg import COLOURS
+from timesched.time.units import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -197,11 +197,3 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     power = 10.0 ** math.floor(math.log10((high - low) / most))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if (high - low) / (factor * power) <= most)
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def format_number(value: float) -> str:
-    """A number for an axis, such as 0.5, 2000 or 2e11: with six digits, or all the digits of a count."""
-    text = f"{value:.6g}"
-    if value == round(value) and float(text) != value and abs(value) < 1e15:
-        text = f"{value:.0f}"
-    return text.replace("e+", "e").replace("e0", "e").replace("e-0", "e-")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from timesched.drawing import lines as lines_module
-from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, format_number, picture_marks, ticks
+from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, picture_marks, ticks
+from timesched.time.units import format_number
 
 # Colour-blind people can also tell these apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")

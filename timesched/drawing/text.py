@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from timesched.drawing.lines import UNIT_NAMES, Line, extent, format_number, picture_marks, ticks
+from timesched.drawing.lines import UNIT_NAMES, Line, extent, picture_marks, ticks
+from timesched.time.units import format_number
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character: four rows of two
 _COLOURS = (34, 33, 32, 35, 36, 31)  # of a terminal

@@ -196,6 +196,14 @@ def parse_time(text: str) -> tuple[Exact, TimeUnit]:
     return _int_if_whole(number * 10 ** _POWERS[match[3]]), TimeUnit(match[4])
 
 
+def format_number(value: float) -> str:
+    """A number for an axis or a message, such as 0.5, 2000 or 2e11: with six digits, or all the digits of a count."""
+    text = f"{value:.6g}"
+    if value == round(value) and float(text) != value and abs(value) < 1e15:
+        text = f"{value:.0f}"
+    return text.replace("e+", "e").replace("e0", "e").replace("e-0", "e-")
+
+
 def number_text(value: Exact) -> str:
     """The shortest text that reads back as exactly `value`: the text of a float if it is exact, otherwise a ratio.
 
