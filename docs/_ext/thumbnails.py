@@ -34,7 +34,10 @@ CURVES = {
     "vision": ('CosineAnnealingWithWarmupScheduler("5ep")', '"300ep"'),
     "one_cycle": ("OneCycleScheduler()", '"1000ba"'),
     "rex": ("RexScheduler()", '"1000ba"'),
-    "minicpm": ('WarmupStableDecayScheduler(t_warmup="2000ba", t_decay="0.1dur", decay="1-sqrt")', '"40000ba"'),
+    "minicpm": (
+        'WarmupStableDecayScheduler("8Btok", t_decay="100Btok", alpha_f=0.5**5, decay="geometric")',
+        '"1.1Ttok"',
+    ),
     "wsd_s": (
         'SequenceScheduler([WarmupStableDecayScheduler("10ba", t_decay="10ba", t_max="40ba"), '
         'WarmupStableDecayScheduler("0ba", t_decay="10ba", t_max="60ba")], ["40ba"])',

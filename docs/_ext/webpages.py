@@ -38,8 +38,10 @@ WORDS = {
     "loop#several-processes": "DDP, distributed, ranks, process_group",
     "loop#what-bind-can-schedule": "bind, betas, momentum, hyperparameter, weight decay, weight decay schedule",
     "recipes": "recipes, papers",
-    "recipes#warmup-stable-decay-wsd-trapezoidal-minicpm": "WSD, trapezoidal, warmup-stable-decay, "
-    "warmup stable decay, MiniCPM",
+    "recipes#warmup-stable-decay-wsd-trapezoidal-with-a-1-sqrt-cooldown": "WSD, trapezoidal, warmup-stable-decay, "
+    "warmup stable decay",
+    "recipes#wsd-with-an-exponential-decay-minicpm": "MiniCPM, exponential decay",
+    "recipes#cosine-to-a-tenth-chinchilla": "Chinchilla",
     "recipes#wsd-s-repeated-decays": "WSD-S",
     "recipes#linear-decay-to-zero-d2z": "D2Z, linear decay",
     "recipes#fine-tuning-roberta": "fine-tuning, finetuning, RoBERTa",
