@@ -1,4 +1,4 @@
-"""The gallery: pictures of all schedules, closed-form schedulers and optimizers, drawn when the site is built.
+"""The galleries: pictures of all schedules and absolute-value schedulers, drawn when the site is built.
 
 A page begins with small pictures of all, in groups. Each large one comes from the code that stands below it. A public
 class without a picture is a warning, which fails the build. The reference shows the small pictures, too.
@@ -19,7 +19,7 @@ from typing import Any
 import matplotlib
 import torch
 from docutils import nodes
-from gallery_calls import CLOSED_FORMS, GROUPS, OPTIMIZERS, WITHOUT_PICTURE
+from gallery_calls import CLOSED_FORMS, GROUPS, WITHOUT_PICTURE
 from matplotlib import pyplot
 from reference import ROOT, rest
 from sphinx.application import Sphinx
@@ -27,10 +27,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from thumbnails import small, thumbnail
 
-import optim
 import timesched
 from optim import lr_scheduler
-from optim.step.rule_optimizer import RuleOptimizer
 from tests.laws.rows import pictures
 from timesched.drawing.svg import COLOURS
 
@@ -46,19 +44,13 @@ STYLE: Any = {
 WIDTH = 4.8  # inches: letters are still readable where a phone makes a picture smaller
 
 
-def height(x: Any, y: Any) -> Any:
-    """Rosenbrock's valley, with 3 in the place of 100."""
-    return (1 - x) ** 2 + 3 * (y - x**2) ** 2
-
-
 @dataclass(frozen=True)
 class Entry:
-    """A class by its public name, and its pictures: code and SVG. A note stands below the formula."""
+    """A class by its public name, and its pictures: code and SVG."""
 
     name: str
     thing: Any
     pictures: list[tuple[str, str]]
-    note: str = ""
 
 
 def schedules() -> Iterator[Entry]:
@@ -106,48 +98,6 @@ def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
         return code, svg(ax, calls)
 
 
-def optimizers() -> Iterator[Entry]:
-    rows = {calls[0].partition("(")[0]: (calls, reason) for calls, reason in OPTIMIZERS.items()}
-    for name in sorted(optim.__all__, key=str.lower):
-        thing = getattr(optim, name)
-        is_base = thing is optim.AdamBase
-        if isinstance(thing, type) and issubclass(thing, RuleOptimizer) and not is_base:
-            calls, reason = rows.get(name, ((), ""))
-            yield Entry(f"optim.{name}", thing, [optimizer_picture(calls)] if calls else [], reason)
-
-
-def optimizer_picture(calls: tuple[str, ...]) -> tuple[str, str]:
-    code = "\n".join(f"optimizer = optim.{call}" for call in calls)
-    with matplotlib.rc_context(STYLE):
-        _, ax = pyplot.subplots(layout="constrained")
-        x, y = torch.meshgrid(torch.linspace(-1.8, 1.8, 121), torch.linspace(-0.8, 2.0, 121), indexing="xy")
-        levels = (0.02, 0.1, 0.3, 0.7, 1.5, 3, 6, 12, 24, 48)
-        ax.contour(x, y, height(x, y), levels, colors="gray", linewidths=0.6, alpha=0.6)
-        ax.plot(1, 1, "*", color=INK, markersize=9)
-        for call, label, colour in zip(calls, differences(calls), COLOURS):
-            way, average = walk(call)
-            ax.plot(*zip(*way), ".-", color=colour, markersize=4, linewidth=1.2, label=label)
-            ax.plot(*zip(*average), "--", color=COLOURS[1], linewidth=1.5) if average else None
-        ax.plot(*way[0], "o", color=INK, markersize=5)
-        ax.set(xlim=(-1.8, 1.8), ylim=(-0.8, 2.0), aspect="equal")
-        return code, svg(ax, calls, 3.2)
-
-
-def walk(call: str) -> tuple[list[Any], list[Any]]:
-    """The way of an optimizer, and that of the average it keeps, if it does, where the two differ."""
-    w = torch.nn.Parameter(torch.tensor([[-1.5], [1.0]]))
-    optimizer = eval(call, dict(vars(optim), w=w))
-    way, average = [tuple(w.flatten().tolist())], []
-    for _ in range(60):
-        optimizer.zero_grad()
-        height(*w).sum().backward()
-        optimizer.step()
-        way.append(tuple(w.flatten().tolist()))
-        if "ax" in optimizer.state[w]:
-            average.append(tuple(optimizer.state[w]["ax"].flatten().tolist()))
-    return way, [point for point in average if point not in way]
-
-
 def differences(calls: Iterable[str]) -> list[str]:
     """The arguments of each call that not all calls have in common."""
     found = []
@@ -183,14 +133,8 @@ def svg(ax: Any, calls: tuple[str, ...], inches: float = 2.1) -> str:
 
 
 def summary(thing: Any) -> list[str]:
-    """The first paragraph of a docstring, its equations, and the paragraph that names their symbols, as reST."""
-    first, *others = (inspect.getdoc(thing) or "").split("\n\n")
-    kept = [first]
-    for text, after in zip(others, [*others[1:], ""]):
-        if re.match(r"(Formula:\n)?    ", text) and " = " in text:
-            kept += [text, *([] if re.match("Args:|State|>>>", after) else [after])]
-            break
-    return rest("\n\n".join(kept).splitlines())
+    """The first paragraph of a docstring, as reST."""
+    return rest((inspect.getdoc(thing) or "").partition("\n\n")[0].splitlines())
 
 
 @cache
@@ -205,8 +149,7 @@ def thumbnail_of(name: str) -> tuple[str, str]:
         values = [eval(call, dict(vars(lr_scheduler), optimizer=optimizer)).values(120) for call in calls]
         lines = [[(float(i), value) for i, value in enumerate(each)] for each in values]
         return "closed_forms", small(lines, calls[0]) if calls else ""
-    calls = next((list(calls) for calls in OPTIMIZERS if calls[0].startswith(f"{short}(")), [])
-    return "optimizers", small([walk(call)[0] for call in calls], calls[0], with_zero=False) if calls else ""
+    return "", ""
 
 
 def recipes_of(name: str) -> Iterator[tuple[str, str]]:
@@ -249,7 +192,7 @@ class Gallery(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         page = self.arguments[0]
-        pages = {"schedules": schedules, "closed_forms": closed_forms, "optimizers": optimizers}
+        pages = {"schedules": schedules, "closed_forms": closed_forms}
         entries = {entry.name.rpartition(".")[2]: entry for entry in pages[page]()}
         groups = {title: names.split() for title, names in GROUPS[page].items()}
         left = [name for name in entries if not any(name in names for names in groups.values())]
@@ -271,7 +214,7 @@ class Gallery(SphinxDirective):
         title = entry.name.rpartition(".")[2]
         section = nodes.section("", nodes.title("", title), names=[nodes.fully_normalize_name(title)])
         self.state.document.note_implicit_target(section, section)
-        section += self.rest([*summary(entry.thing), "", *rest([entry.note])])
+        section += self.rest(summary(entry.thing))
         for code, picture in entry.pictures:
             section += nodes.raw("", f'<div class="picture">{picture}</div>', format="html")
             section += nodes.literal_block(code, code, language="python")

@@ -34,41 +34,6 @@ CLOSED_FORMS = (
 # The base class; another name of ChainedLR; and the values of another scheduler, times a number of each group.
 WITHOUT_PICTURE = {"LRScheduler", "ChainedScheduler", "ScalePerParamLR"}
 
-# Calls, and why this learning rate.
-OPTIMIZERS = {
-    (
-        "SGD([w], lr=0.02, momentum=0.0)",
-        "SGD([w], lr=0.02, momentum=0.8)",
-        "SGD([w], lr=0.02, momentum=0.8, nesterov=True)",
-    ): "The largest curvature at the start is 76: there, plain steps overshoot by ever more if `lr` is above 2 / 76.",
-    ("Adam([w], lr=0.2)",): "The first step is as long as `lr`, in each of the two numbers.",
-    ("AdamW([w], lr=0.2, weight_decay=0.0)", "AdamW([w], lr=0.2, weight_decay=0.5)"): "`lr` is that of `optim.Adam`.",
-    ("NAdam([w], lr=0.2)",): "`lr` is that of `optim.Adam`.",
-    ("Adamax([w], lr=0.4)",): "The steep start stays in the denominator for long, and `lr` is large to make up for it.",
-    ("RAdam([w], lr=0.02)",): "The first five steps are those of gradient descent with momentum, and need its `lr`.",
-    ("Adagrad([w], lr=0.5)",): "The first step is as long as `lr`, in each of the two numbers; later ones are shorter.",
-    (
-        "Adadelta([w], lr=1.0, eps=1e-3)",
-    ): "The paper has no `lr`. The first step is the root of ten times `eps`, in each number.",
-    ("RMSprop([w], lr=0.05)",): "The first step is ten times as long as `lr`, in each of the two numbers.",
-    (
-        "Rprop([w], lr=0.05)",
-    ): "`lr` is the length of the first step; signs of gradients make the lengths of the others.",
-    ("ASGD([w], lr=0.02, t0=20)",): "`lr` is that of `optim.SGD`. The dashed line is the average after step `t0`.",
-    ("Lion([w], lr=0.05)",): "Each step is as long as `lr`, in each of the two numbers.",
-    ("Lamb([w], lr=0.1)",): "Each step is `lr` times as long as the parameter.",
-    ("Adafactor([w], lr=0.2)",): "Each step is at most `lr` times as long as the parameter. Of a single column, the "
-    "average square of each element is kept.",
-    (
-        "Muon([w], lr=0.3, weight_decay=0.0)",
-    ): "Muon takes matrices alone, so the parameter has two rows and one column. The orthogonal matrix nearest to one "
-    "column is the column divided by its length: all steps are about equally long, 0.28 times `lr` (0.2 times the root "
-    "of 2 rows).",
-    (
-        "NorMuon([w], lr=0.3, weight_decay=0.0)",
-    ): "Each step is as long as that of `optim.Muon`, and its two numbers are alike: each is divided by its own mean.",
-}
-
 # The order of the galleries; a schedule that no group names comes with the decays.
 GROUPS = {
     "schedules": {
@@ -95,12 +60,5 @@ GROUPS = {
         "Piecewise": "ConstantLR StepLR MultiStepLR PiecewiseConstantLR",
         "Cyclic": "OneCycleLR CyclicLR CosineAnnealingWarmRestarts",
         "Made of other schedulers": "SequentialLR ChainedLR",
-    },
-    "optimizers": {
-        "Adam and its variants": "AdamW Adam NAdam RAdam Adamax Lamb",
-        "Matrices": "Muon NorMuon",
-        "Signs of gradients": "Lion Rprop",
-        "Sums and averages of squares": "Adafactor Adagrad Adadelta RMSprop",
-        "Gradient descent": "SGD ASGD",
     },
 }

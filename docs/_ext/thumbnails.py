@@ -74,10 +74,10 @@ def thumbnail(call: str, run: str, *others: str) -> str:
     return small(lines, call)
 
 
-def small(lines: list[Points], label: str, with_zero: bool = True) -> str:
-    """Lines as a small SVG; its lower edge is zero, or the lowest point."""
+def small(lines: list[Points], label: str) -> str:
+    """Lines as a small SVG; its lower edge is zero, or the lowest point below zero."""
     x, y = ([point[i] for points in lines for point in points] for i in (0, 1))
-    y += [0.0] if with_zero else []
+    y.append(0.0)
     across, up = ((max(each) - min(each)) or 1.0 for each in (x, y))
     drawn = ""
     for points, colour in zip(lines, COLOURS):
