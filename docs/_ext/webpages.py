@@ -61,7 +61,7 @@ WORDS = {
     "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
     "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
     "groups": "parameter groups, tags",
-    "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
+    "groups#make-groups-from-names-without-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
     "learning_rates": "discriminative learning rates, learning rates for parts, parameter-specific learning rate",
     "learning_rates#freeze-layers-and-unfreeze-them": "freeze layers, freeze, freezing, frozen, unfreeze, "
     "gradual unfreezing, requires_grad",
