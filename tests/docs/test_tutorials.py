@@ -1,4 +1,4 @@
-"""The tutorials and the page of the command line: each runs where what it needs is installed, and prints what it shows.
+"""The tutorials and other pages with scripts: each runs where what it needs is installed, and prints what it shows.
 
 Lines that begin with `>>>` are doctests, which pytest collects by itself. The other blocks of Python and YAML are
 files: one begins with `# train.py`, say, and goes on in blocks that begin with `# train.py, continued`. The test here
@@ -22,7 +22,7 @@ from timesched.cli import main
 ROOT = Path(__file__).parents[2]
 COMMAND_LINE = ROOT / "docs/command_line.md"
 BRANCHES = ROOT / "docs/branches.md"
-PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), COMMAND_LINE]
+PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), ROOT / "docs/distributed.md", COMMAND_LINE]
 # The extras that only some environments have.
 TRAINERS = {"composer", "transformers", "lightning", "accelerate", "torchtitan"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
