@@ -20,16 +20,15 @@ WORDS = {
     "which": "schedule, learning rate, learning-rate schedule, lr, lr schedule, which schedule, warmup, warm-up, "
     "pretraining, fine-tuning, continued pretraining, annealing",
     "which#bind-or-optim-lr-scheduler": "multiplier, absolute learning rate",
-    "choosing#from-torch-optim-lr-scheduler": "torch.optim.lr_scheduler, LambdaLR, StepLR, LinearLR, OneCycleLR, "
+    "coming_from/torch#schedulers": "torch.optim.lr_scheduler, LambdaLR, StepLR, LinearLR, OneCycleLR, "
     "CosineAnnealingLR, SequentialLR, porting, migrate",
-    "choosing#reducelronplateau": "ReduceLROnPlateau, plateau",
-    "choosing#from-hugging-face": "Hugging Face, lr_scheduler_type, get_scheduler, get_constant_schedule, "
+    "coming_from/torch#reducelronplateau": "ReduceLROnPlateau, plateau",
+    "coming_from/hugging_face": "Hugging Face, lr_scheduler_type, get_scheduler, get_constant_schedule, "
     "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
-    "choosing#from-torch-optim": "default weight decay, defaults",
-    "choosing#from-composer": "Composer schedulers",
-    "differences/torch": "torch defaults, default eps, default weight decay, differences from torch",
+    "coming_from/composer": "Composer schedulers",
+    "coming_from/torch#optimizers": "defaults, default eps, default weight decay, differences from torch",
     "loop": "training loop, Clock, loop",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
     "gradient accumulation",

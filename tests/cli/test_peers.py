@@ -1,4 +1,4 @@
-"""The table of what schedules are called in transformers: it is that of docs/choosing.md."""
+"""The table of what schedules are called in transformers: it is that of docs/coming_from/hugging_face.md."""
 
 import re
 
@@ -11,7 +11,7 @@ CALL = re.compile(r"`(\w+\(.*?\))`")
 
 
 def test_names_and_calls_are_those_of_the_page():
-    ((*table,),) = rows("choosing.md", HEADER)
+    ((*table,),) = rows("coming_from/hugging_face.md", HEADER)
     there = {}  # names by calls; some rows have the same
     for function, kind, cell in table:
         call = CALL.match(cell)

@@ -1,4 +1,4 @@
-"""docs/differences/torch.md lists each default and argument of the optimizers that differs from torch's.
+"""docs/coming_from/torch.md lists each default and argument of the optimizers that differs from torch's.
 
 The docstrings say torch's default beside ours, and with torch's defaults written out the steps are torch's.
 """
@@ -16,7 +16,7 @@ from tests.docs.tables import DOCS, rows
 from tests.optim.problems import assert_states_close, flat, parameters, run
 from tests.optim.signatures import NAMES
 
-PAGE = "differences/torch.md"
+PAGE = "coming_from/torch.md"
 HERE = ["optimizer", "argument", "here", "torch"]
 DEFAULTS, ARGUMENTS = rows(PAGE, HERE)
 OURS_ALONE = {"enable_global_step", *OF_PRECISION}

@@ -1,6 +1,6 @@
-"""The table of docs/choosing.md on schedulers: the calls of each row give the same learning rates.
+"""The tables of docs/coming_from/torch.md on schedulers: the calls of each row give the same learning rates.
 
-And those of docs/differences/torch.md: what a call of torch's means here, and which arguments only one of the two has.
+Also what a call of torch's means here, and which arguments only one of the two has.
 """
 
 import inspect
@@ -15,10 +15,13 @@ import timesched
 from tests.building import run, sgd, values
 from tests.docs.tables import rows
 
+PAGE = "coming_from/torch.md"
 HEADER = ["`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "`timesched`, with `bind`"]
-((*TABLE,),) = rows("choosing.md", HEADER)
-((*SAME_CALLS,),) = rows("differences/torch.md", ["the same call", "torch: rates of the steps 0, 4 and 8", "here"])
-((*ARGUMENTS,),) = rows("differences/torch.md", ["scheduler", "torch", "here", "what ours mean"])
+((*TABLE,),) = rows(PAGE, HEADER)
+SAME = ["the same call, `o` with `lr=0.1`", "torch: learning rates at steps 0, 4 and 8", "`optim.lr_scheduler`"]
+((*SAME_CALLS,),) = rows(PAGE, SAME)
+MEANINGS = ["scheduler", "`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "the meaning of our arguments"]
+((*ARGUMENTS,),) = rows(PAGE, MEANINGS)
 CALL = re.compile(r"`((?:\w+\(|\[|lambda ).*?)`(?: to step (\d+))?")
 STEPS = 20
 OF_ALL = {"optimizer", "last_epoch", "param_group_tags", "clock", "on_change"}  # arguments that no row lists

@@ -106,7 +106,7 @@ def test_schedulers_in_closed_form(kind: Any) -> None:
 def test_the_ratio() -> None:
     """A run that is half as long: times in batches shrink with it, also those of a closed form that has the clock.
 
-    Composer refuses the ratio without `schedulers=`: the length is given scaled already, as docs/trainers/composer.md says.
+    Composer refuses the ratio without `schedulers=`: the length is scaled already, as docs/trainers/composer.md says.
     """
     step = MultiStepScheduler(["8ba"], 0.5)
     entries = Binding(step, "lr", "matrix"), Binding(linear, "betas[0]"), partial(DECAY, total_iters="20ba")

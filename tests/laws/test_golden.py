@@ -1,12 +1,14 @@
 """The schedules of other projects: tests/golden/peer_schedules.json, whose `about` says what the numbers are."""
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 import timesched
+from tests.docs.tables import rows
 from timesched import Horizon, Time
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "peer_schedules.json").read_text(encoding="utf-8"))["cases"]
@@ -32,6 +34,16 @@ def test_the_same_values(case):
     expected = {step: value for step, value in case["points"] if step not in ours.get("except_at", ())}
     values = {step: ours.get("base", 1.0) * schedule.at(Time(step + later, length.unit), run) for step in expected}
     assert expected and values == pytest.approx(expected, rel=0, abs=1e-9)
+
+
+((*NAMES,),) = rows("comparison.md", ["project", "there", "here"])
+
+
+@pytest.mark.parametrize("row", NAMES, ids=lambda row: f"{row[0]}: {row[2]}")
+def test_a_row_of_the_page_is_a_case(row):
+    """The call in the last cell has the values of the project, since it is the schedule of one of its cases."""
+    call = eval(re.match("`(.*?)`", row[2])[1], dict(vars(timesched)))
+    assert call in [made(case["ours"]) for case in OURS if row[0].lower() in case["peer"].lower()]
 
 
 def test_most_are_reproduced():

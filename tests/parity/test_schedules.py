@@ -161,7 +161,7 @@ def test_multistep_with_warmup_checks_neither_length_nor_units() -> None:
     assert ours(state, 1.0) == 0.25
 
 
-# Where we differ on purpose (docs/differences/composer.md): our exact value or error, and proof that theirs is another
+# Where we differ on purpose (docs/coming_from/composer.md): our exact value or error, and proof that theirs is another
 
 
 WARM = {"t_warmup": "4ba", "scale_warmup": True}

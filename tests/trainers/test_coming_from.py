@@ -1,6 +1,8 @@
-"""The table of docs/choosing.md on transformers: the calls of each row give the same learning rates."""
+"""The tables of docs/coming_from/hugging_face.md: the calls of each row give the same learning rates."""
 
+import inspect
 import re
+from ast import literal_eval
 
 import pytest
 from transformers import SchedulerType, optimization
@@ -10,7 +12,9 @@ from tests.building import run, sgd, values
 from tests.docs.tables import rows
 
 HEADER = ["`transformers.optimization`", "`lr_scheduler_type`", "`timesched`, with `bind`"]
-((*TABLE,),) = rows("choosing.md", HEADER)
+((*TABLE,),) = rows("coming_from/hugging_face.md", HEADER)
+((*DEFAULTS,),) = rows("coming_from/hugging_face.md", ["`transformers.optimization`", "there", "here"])
+SAME_DEFAULTS = {"num_cycles", "timescale", "min_lr_ratio", "min_lr", "min_lr_rate", "warmup_type", "num_stable_steps"}
 CALL = re.compile(r"`([A-Z]\w+\(.*\))`(?: to step (\d+))?$")
 STEPS = 100  # the run: after it, some of theirs rise again or keep falling, where ours stay
 
@@ -44,3 +48,26 @@ def test_every_schedule_of_transformers_has_a_row():
         "get_greedy_schedule",
         "get_adafactor_schedule",
     ]
+
+
+def default(thing, cell):
+    """What a cell says of an argument, and whether that is its default."""
+    name, value = cell.strip("`").split("=")
+    return inspect.signature(thing).parameters[name].default == literal_eval(value)
+
+
+def test_defaults_that_differ_are_listed():
+    """Those of the functions whose calls the page has; the others are equal, None, or have no argument of ours."""
+    ours = {row[0].strip("`").partition("(")[0]: CALL.match(row[2]) for row in TABLE}
+    listed = []
+    for name, there, here in DEFAULTS:
+        function = name.strip("`")
+        listed.append((function, there.strip("`").partition("=")[0]))
+        assert default(getattr(optimization, function), there)
+        assert default(getattr(timesched, ours[function][1].partition("(")[0]), here)
+    for name, call in ours.items():
+        arguments = inspect.signature(getattr(optimization, name)).parameters.values() if call else []
+        optional = {each.name for each in arguments if each.default is not each.empty and each.name != "last_epoch"}
+        assert optional <= SAME_DEFAULTS | {argument for function, argument in listed if function == name} | {
+            "num_training_steps"
+        }

@@ -1,4 +1,4 @@
-"""The schedules of transformers by their names there, each with our call from docs/choosing.md.
+"""The schedules of transformers by their names there, each with our call from docs/coming_from/hugging_face.md.
 
 The calls are for a warmup of 10 batches in a run of 100. The names are the function's name and its
 `lr_scheduler_type`. A type that is the beginning of a name in timesched is left out, such as `linear`.

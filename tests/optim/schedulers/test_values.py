@@ -232,7 +232,7 @@ def test_a_model_on_the_meta_device():
 
 # Beside torch
 
-# Ours and torch's, where no golden number binds; of all classes tests/docs compares the calls in choosing.md.
+# Ours and torch's, where no golden number binds; of all classes tests/docs compares the calls in coming_from/torch.md.
 # torch counts what each mode of a cycle does, whatever `scale_mode` says.
 STILL = {"cycle_momentum": False}
 UP, RATE = {"base_lr": 0.1, "max_lr": 1.0}, {"initial_learning_rate": 0.1}
