@@ -29,6 +29,22 @@ WORDS = {
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "coming_from/composer": "Composer schedulers",
     "coming_from/torch#optimizers": "defaults, default eps, default weight decay, differences from torch",
+    "troubleshooting": "troubleshooting, error messages, errors, warnings, FAQ, faq",
+    "troubleshooting#the-learning-rate-never-changes": "learning rate not changing, learning rate stays the same, "
+    "lr not updating",
+    "troubleshooting#the-learning-rate-stays-0": "lr is 0, learning rate is 0, zero learning rate",
+    "troubleshooting#the-loop-never-ends": "endless loop, infinite loop, clock.done",
+    "troubleshooting#valueerror-the-state-is-of-a-different-schedule": "the state is of another schedule",
+    "troubleshooting#valueerror-no-longer-controls-it-since-was-created-later": "superseded, two schedulers",
+    "troubleshooting#optim-hides-torch-optim": "import optim, torch.optim",
+    "troubleshooting#userwarning-detected-call-of-lr-scheduler-step-before-optimizer-step": "UserWarning, "
+    "lr_scheduler.step() before optimizer.step()",
+    "troubleshooting#gradscaler-skips-steps": "GradScaler, AMP, mixed precision, float16",
+    "troubleshooting#batches-have-the-wrong-size-because-workers-read-ahead": "num_workers, prefetch",
+    "steps_to_tokens": "steps to tokens, warmup_steps, max_steps, convert steps, num_warmup_steps",
+    "steps_to_tokens#a-table": "num_train_epochs, min_lr_ratio, min_lr, warmup_ratio",
+    "steps_to_tokens#switch-in-the-middle-of-a-run": "LambdaLR checkpoint, switch from torch",
+    "glossary": "glossary, terms, definitions",
     "loop": "training loop, Clock, loop",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
     "gradient accumulation",

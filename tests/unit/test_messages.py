@@ -472,7 +472,7 @@ BINDING = [
         "BoundLR.schedule: the state is of a different schedule.\n    saved LinearScheduler(alpha_i=0.5, "
         "alpha_f=0.0, t_max='1.0dur')\n    now   LinearScheduler(alpha_i=1.0, alpha_f=0.0, "
         "t_max='1.0dur')\n    value at step 2: [0.25] saved, [0.5] now\nMake the saved schedule again, or "
-        "pass on_change='new' to continue with the present schedule.",
+        "pass on_change='new' to continue with the present schedule. See docs/troubleshooting.md.",
         lambda: bind_at_half(LinearScheduler()).load_state_dict(bind_at_half(LinearScheduler(0.5)).state_dict()),
     ),
     (

@@ -136,7 +136,8 @@ def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], clas
             lines.insert(0, f"saved {then}\n    now   {now}")
     raise ValueError(
         "\n    ".join([f"{class_name}.schedule: the state is of a different schedule.", *lines])
-        + "\nMake the saved schedule again, or pass on_change='new' to continue with the present schedule."
+        + "\nMake the saved schedule again, or pass on_change='new' to continue with the present schedule. "
+        "See docs/troubleshooting.md."
     )
 
 

@@ -104,7 +104,7 @@ def _warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
     if clock.timestamp == beginning.timestamp:
         warnings.warn(
             f"The clock of this {describe()} has not moved in two steps. Call clock.tick() after each step of the "
-            f"optimizer, before scheduler.step().",
+            f"optimizer, before scheduler.step(). See docs/troubleshooting.md.",
             stacklevel=4,
         )
     alone = clock.rank_local_units()
