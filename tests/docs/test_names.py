@@ -1,6 +1,7 @@
 """The documents name every optimizer, every schedule and every scheduler."""
 
 import re
+from itertools import chain
 
 import pytest
 
@@ -31,3 +32,15 @@ def test_closed_form_schedulers():
 def test_schedules(package):
     schedules = {name for name in vars(package) if name.endswith("Scheduler")}
     assert schedules and named("loop.md") >= schedules
+
+
+def test_the_page_of_compatibility_has_the_pinned_and_the_required_versions():
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    pins = [path.read_text(encoding="utf-8") for path in (DOCS.parent / "requirements").glob("*.txt")]
+    trainers = r"torch|mosaicml|transformers|trl|lightning|accelerate|torchtitan|torch_xla|ruamel\.yaml"
+    pinned = set(chain(*(re.findall(rf"^(?:{trainers})==([\d.]+)", text, re.MULTILINE) for text in pins)))
+    assert pinned and {version for version in pinned if version not in page} == set()
+    project = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    extras = dict(re.findall(rf'^\w+ = \["({trainers})(?:\[torch\])?>=([\d.]+)[";]', project, re.MULTILINE))
+    assert len(extras) == 6 and all(f"{name} >= {version}" in page for name, version in extras.items())
+    assert f"Python {re.search('requires-python = .>=([0-9.]+)', project)[1]}" in page
