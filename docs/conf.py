@@ -19,6 +19,8 @@ project = "timesched"
 author = "the timesched authors"
 copyright = author
 release = timesched.__version__
+# A placeholder until the project is published. The links at the foot of each page begin with this address.
+repository = "https://github.com/OWNER/timesched"
 
 extensions = [
     "myst_parser",
@@ -39,6 +41,7 @@ html_additional_pages = {"404": "404.html"}  # for a server that shows it in the
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_context = {"repository": repository}
 html_copy_source = False
 
 myst_heading_anchors = 3  # as GitHub makes them, for the links between pages

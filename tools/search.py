@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Type queries into the search box of the built site and look at the first hits: ``python3 tools/search.py``.
+"""Type queries into the search of the built site and look at the first hits: ``python3 tools/search.py``.
 
 Run `make docs` first. The script needs a Chromium (Debian: chromium), which it finds on the PATH or in the variable
-CHROMIUM. Each query of QUERIES has patterns. One of the first hits must match one of them, as "page.html#anchor". The
-hits of queries that are passed as arguments are printed instead. The exit code is 1 if a query fails.
+CHROMIUM. The browser loads the search page once and runs all queries there. Each query of QUERIES has patterns. One of
+the first hits must match one of them, as "page.html#anchor". The hits of queries that are passed as arguments are
+printed instead. The exit code is 1 if a query fails.
 """
 
 import argparse
 import html
+import json
 import os
 import re
 import shutil
@@ -17,10 +19,21 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
 
 SITE = Path(__file__).resolve().parents[1] / "build/docs"
-HIT = re.compile(r'<li class="[^"]*kind-[^"]*"><a href="([^"?#]*)(?:\?[^"#]*)?(#[^"]*)?"[^>]*>(.*?)</a>')
+# Runs in the search page, and replaces it with the hits of each query, the best one first.
+SCRIPT = """
+window.addEventListener("load", () => {
+  const hits = (query) => {
+    const found = Search._performSearch(...Search._parseQuery(query)).reverse();
+    return found.map(([page, title, anchor]) => [page + ".html" + anchor, title]);
+  };
+  const output = document.createElement("pre");
+  output.id = "hits";
+  output.textContent = JSON.stringify(QUERIES.map(hits));
+  document.body.replaceChildren(output);
+});
+"""
 
 # Queries of readers, and the pages with their answers.
 QUERIES = {
@@ -81,22 +94,38 @@ QUERIES = {
 FIRST = 3  # the number of hits that count
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves the site without printing a line for each request."""
+class Site(SimpleHTTPRequestHandler):
+    """Serves the site, and the search page with the queries as `queries.html`, without printing the requests."""
+
+    page = b""
+
+    def do_GET(self) -> None:
+        if self.path != "/queries.html":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(self.page)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-def hits(chromium: str, address: str, query: str) -> "list[tuple[str, str]]":
-    """The targets and titles of the hits on the search page, in its order."""
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
-    url = f"{address}/search.html?q={quote(query)}"
+def hits(chromium: str, site: Path, queries: "list[str]") -> "list[list[tuple[str, str]]]":
+    """The targets and titles of the hits of each query, in the order of the search page."""
+    script = f"<script>const QUERIES = {json.dumps(queries)};{SCRIPT}</script></body>"
+    Site.page = (site / "search.html").read_text(encoding="utf-8").replace("</body>", script).encode()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+    url = f"http://127.0.0.1:{server.server_port}/queries.html"
     done = subprocess.run([chromium, *options, url], capture_output=True, text=True, check=True, timeout=120)
-    return [
-        (page + (anchor or ""), html.unescape(re.sub("<[^>]*>", "", title)))
-        for page, anchor, title in HIT.findall(done.stdout)
-    ]
+    server.shutdown()
+    found = re.search(r'<pre id="hits">(.*?)</pre>', done.stdout, re.DOTALL)
+    if not found:
+        sys.exit(f"tools/search.py: the search page did not run.\n{done.stderr}")
+    return [[(target, title) for target, title in each] for each in json.loads(html.unescape(found[1]))]
 
 
 def main() -> None:
@@ -109,11 +138,9 @@ def main() -> None:
         sys.exit("tools/search.py: no Chromium on the PATH: install one (Debian: chromium), or set CHROMIUM.")
     if not (arguments.site / "searchindex.js").exists():
         sys.exit(f"tools/search.py: {arguments.site} is no built site: run `make docs` first.")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(arguments.site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    queries = arguments.query or list(QUERIES)
     failed = 0
-    for query in arguments.query or QUERIES:
-        results = hits(chromium, f"http://127.0.0.1:{server.server_port}", query)
+    for query, results in zip(queries, hits(chromium, arguments.site, queries)):
         expected = "" if arguments.query else QUERIES[query]
         places = [i for i, (target, _) in enumerate(results) if re.search(expected, target)]
         good = bool(places) and places[0] < FIRST
@@ -122,8 +149,7 @@ def main() -> None:
         print(f", the first that fits is number {places[0] + 1}" if places else ", none that fits")
         for target, title in results[: 10 if arguments.query else 0 if good else FIRST]:
             print(f"       {target}  {title}")
-    server.shutdown()
-    print(f"{failed} of {len(arguments.query or QUERIES)} queries failed")
+    print(f"{failed} of {len(queries)} queries failed")
     sys.exit(1 if failed else 0)
 
 

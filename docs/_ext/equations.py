@@ -1,7 +1,8 @@
 """The plain-text equations of docstrings as MathML, which browsers draw without a script.
 
-An equation is `symbol = expression`, in Python's syntax, with a condition behind two or more blanks. What has no usual
-notation, such as an assignment to a slice, raises `NoNotation`.
+An equation is `symbol = expression`, in Python's syntax, with a condition after two or more blanks. If an equation of a
+block uses the previous value of its symbol, all equations of the block are assignments, shown with arrows: `x ← x + 1`.
+An expression without a usual notation, such as an assignment to a slice, raises `NoNotation`.
 """
 
 from __future__ import annotations
@@ -305,7 +306,13 @@ LINE = re.compile(r"(.+?) = (.+?)(?:  +if (.+))?")
 CASE = re.compile(r'(.+?) for ("[^"]+")(?:, |$)')
 
 
-def equation(line: str) -> tuple[str, str, str]:
+def is_update(line: str) -> bool:
+    """Whether an equation uses the previous value of its symbol, as in `t = t + 1`."""
+    left, _, right = line.partition(" = ")
+    return bool(re.search(rf"(?<!\w){re.escape(left)}(?!\w)", re.split("  +if ", right)[0]))
+
+
+def equation(line: str, sign: str = "=") -> tuple[str, str, str]:
     """The left side, the right side with its sign, and the condition, as MathML each. Raises `NoNotation`."""
     found = LINE.fullmatch(line.strip())
     if not found:
@@ -318,7 +325,7 @@ def equation(line: str) -> tuple[str, str, str]:
             value, when = part(named[0][0]), math(words("for ") + named[0][1], found_cases[0][2])
         else:
             value, when = cases(named, "for "), ""
-        return math(part(parsed(left)), left), math(row(op("="), value), right), when
+        return math(part(parsed(left)), left), math(row(op(sign), value), right), when
     tree = parsed(right)
     match tree:  # what stays as it was otherwise is a condition
         case ast.IfExp(test, body, ast.Name(other)) if other == left and not condition:
@@ -326,7 +333,7 @@ def equation(line: str) -> tuple[str, str, str]:
         case ast.Call(ast.Attribute(ast.Dict(), "get"), [key, ast.Name(other)]) if other == left:
             tree.args = [key]
     when = math(words("if ") + part(parsed(condition)), condition) if condition else ""
-    return math(part(parsed(left)), left), math(row(op("="), part(tree)), right), when
+    return math(part(parsed(left)), left), math(row(op(sign), part(tree)), right), when
 
 
 def statements(lines: list[str]) -> list[str]:
@@ -343,7 +350,9 @@ def statements(lines: list[str]) -> list[str]:
 def table(lines: list[str]) -> str:
     """Equations as HTML, one below the other."""
     html = ""
-    for line in statements(lines):
-        left, right, condition = equation(line)
+    found = statements(lines)
+    sign = "\N{LEFTWARDS ARROW}" if any(map(is_update, found)) else "="
+    for line in found:
+        left, right, condition = equation(line, sign)
         html += f"<tr><td>{left}</td><td>{right}</td>{f'<td>{condition}</td>' if condition else ''}</tr>"
     return f'<div class="equations"><table>{html}</table></div>'

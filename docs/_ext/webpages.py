@@ -178,8 +178,15 @@ def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     )
 
 
+def limit_search(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Short queries find whole words only. The script must run before Sphinx's own, which starts the search."""
+    if page == "search":
+        app.add_js_file("search.js")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", add_words)
     app.connect("html-page-context", break_names)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", limit_search)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

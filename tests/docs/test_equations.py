@@ -60,6 +60,15 @@ def test_expressions_and_equations(text, expected):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("lines", "sign"),
+    [(["g = -g      if maximize", "m = g"], "←"), (["f = t / T", "g = f * t0"], "="), (["q = 1      if q_max"], "=")],
+)
+def test_assignments_have_arrows(lines, sign):
+    table = equations.table(lines)
+    assert {"=", "←"} & set(re.findall(r"<mo>(.)</mo>", table)) == {sign}
+
+
 @pytest.mark.parametrize("text", ["a // b", "a[1:2]", "next(x for x in y)", "float | None", "three words", "{**a}[b]"])
 def test_what_is_no_formula(text):
     with pytest.raises(equations.NoNotation):

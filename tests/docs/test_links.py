@@ -1,5 +1,6 @@
 """The documents name files, sections and make targets that exist."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ALONE = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
 PAGES = [*(ROOT / name for name in ALONE), *sorted(ROOT.glob("docs/**/*.md"))]
+GROUPS = ("get_started", "how_to", "trainers", "concepts", "reference/index", "examples", "project/index")
 named = pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -37,11 +39,16 @@ def test_files_and_make_targets_that_are_named_exist(page):
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 
-def test_every_page_is_linked_from_the_readme():
-    linked = set(re.findall(r"\(docs/((?:\w+/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    folders = ("", "tutorials/", "trainers/", "differences/")
-    pages = [page for folder in folders for page in ROOT.glob(f"docs/{folder}*.md")]
-    assert linked == {str(page.relative_to(ROOT / "docs")) for page in pages} - {"index.md"}
+@pytest.mark.parametrize("name", GROUPS)
+def test_each_page_of_a_group_is_described(name):
+    """The index page of a group says which question each page answers; the sidebar has the pages of its toctrees."""
+    group = ROOT / f"docs/{name}.md"
+    folder, text = group.parent, group.read_text(encoding="utf-8")
+    toctrees = "".join(re.findall(r"```{toctree}(.*?)```", text, re.DOTALL))
+    entries = re.findall(r"^(?:[^:\n].* <)?(/?[\w/]+)>?$", toctrees, re.MULTILINE)
+    pages = {os.path.normpath(f"{ROOT}/docs{entry}" if entry[0] == "/" else folder / entry) for entry in entries}
+    linked = {os.path.normpath(folder / target) for target in re.findall(r"\]\(([\w/.]+)\.(?:md|rst)", text)}
+    assert pages - linked == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
