@@ -89,6 +89,10 @@ QUERIES = {
     "YAML": r"config",
     "SGDR": r"WarmRestarts",
     "D2Z": r"recipes.html#linear",
+    "jax": r"comparison",
+    "TPU": r"compatibility",
+    "XLA": r"compatibility|compiling",
+    "LambdaLR equivalent": r"coming_from/torch",
     "bf16": r"low_precision",
 }
 FIRST = 3  # the number of hits that count

@@ -22,12 +22,18 @@ WORDS = {
     "which#bind-or-optim-lr-scheduler": "multiplier, absolute learning rate",
     "coming_from/torch#schedulers": "torch.optim.lr_scheduler, LambdaLR, StepLR, LinearLR, OneCycleLR, "
     "CosineAnnealingLR, SequentialLR, porting, migrate",
+    "coming_from/torch#lambdalr": "LambdaLR equivalent, MultiplicativeLR",
     "coming_from/torch#reducelronplateau": "ReduceLROnPlateau, plateau",
     "coming_from/hugging_face": "Hugging Face, lr_scheduler_type, get_scheduler, get_constant_schedule, "
     "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "coming_from/composer": "Composer schedulers",
+    "comparison": "comparison, alternatives, optax, JAX, timm, OLMo-core, Megatron-LM",
+    "comparison#names-in-other-projects": "WSDLRScheduler, names in other projects",
+    "comparison#averages-of-weights": "ModelEmaV3, ema-pytorch, EMAWeightAveraging",
+    "compatibility": "compatibility, supported versions, Python version, torch version",
+    "compatibility#devices": "CUDA, GPU, MPS, TPU, XLA, Apple, Windows, macOS",
     "coming_from/torch#optimizers": "defaults, default eps, default weight decay, differences from torch",
     "troubleshooting": "troubleshooting, error messages, errors, warnings, FAQ, faq",
     "troubleshooting#the-learning-rate-never-changes": "learning rate not changing, learning rate stays the same, "
@@ -98,7 +104,7 @@ WORDS = {
     "trainers/torchtitan": "torchtitan",
     "trainers/deepspeed": "DeepSpeed, ZeRO",
     "composer": "Composer, MosaicML",
-    "results": "results, which optimizer, best optimizer, comparison",
+    "results": "results, which optimizer, best optimizer",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
     "preinitialize": "preinitialize, third-party optimizers, dummy step, schedule free, schedule-free",
