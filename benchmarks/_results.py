@@ -32,7 +32,9 @@ from timesched import (
     ConstantScheduler,
     ConstantWithWarmupScheduler,
     CosineAnnealingWithWarmupScheduler,
+    HalfLife,
     LinearWithWarmupScheduler,
+    PiecewiseScheduler,
     Schedule,
     WarmupStableDecayScheduler,
     bind,
@@ -51,6 +53,8 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine to zero": CosineAnnealingWithWarmupScheduler("0.05dur"),
     "linear to zero": LinearWithWarmupScheduler("0.05dur"),
     "warmup-stable-decay": WarmupStableDecayScheduler("0.05dur", t_decay="0.2dur", decay="1-sqrt"),
+    # The same in the steps of a run of 800 steps. A longer run stays at zero.
+    "in steps": PiecewiseScheduler([["0ba", 0.0], ["40ba", 1.0], ["640ba", 1.0], ["800ba", 0.0, "1-sqrt"]]),
 }
 
 # The arguments that are not the defaults. Muon and NorMuon step the matrices of the blocks, and AdamW the rest with the
@@ -83,6 +87,8 @@ class Run:
     stored: str = "float32"
     tokens: int = TOKENS
     averaged: bool = False
+    batch_size: int = BATCH
+    betas_tuned_at: int | None = None  # the batch size from which the half-lives of the betas follow
 
 
 def small_model() -> Decoder:
@@ -119,11 +125,15 @@ def measure(run: Run) -> Result:
     optimizer = make_optimizer(run, stored)
     pairs = list(zip(model.parameters(), stored.parameters()))
     copy(pairs)
-    clock = Clock(f"{run.tokens}tok", samples_per_batch=BATCH, tokens_per_sample=CONTEXT)
-    scheduler = bind(SCHEDULES[run.schedule], optimizer, clock)
+    clock = Clock(f"{run.tokens}tok", samples_per_batch=run.batch_size, tokens_per_sample=CONTEXT)
+    schedulers = [bind(SCHEDULES[run.schedule], optimizer, clock)]
+    if run.betas_tuned_at is not None:
+        for key, beta in zip(("betas[0]", "betas[1]"), optimizer.defaults["betas"]):
+            half_life = HalfLife.of(beta, batch=f"{run.betas_tuned_at}sp")
+            schedulers.append(bind(half_life, optimizer, clock, key=key))
     average = optim.WeightAverage(model.parameters(), clock, start="0.8dur")
     curve, checkpoints, times = [], [], []
-    for windows in batches(learned, CONTEXT, BATCH, run.seed):
+    for windows in batches(learned, CONTEXT, run.batch_size, run.seed):
         model.zero_grad()
         model.loss(windows).backward()  # type: ignore[no-untyped-call]  # torch's own
         for used, kept in pairs:
@@ -132,7 +142,8 @@ def measure(run: Run) -> Result:
         optimizer.step()
         copy(pairs)
         clock.tick()
-        scheduler.step()
+        for scheduler in schedulers:
+            scheduler.step()
         if clock.every(f"{run.tokens // POINTS}tok"):
             curve.append(bits(model, held_out[::10]))
         if run.averaged:

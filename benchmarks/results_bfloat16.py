@@ -1,4 +1,4 @@
-"""Parameters stored in bfloat16, with and without what keeps small updates, against float32: AdamW at two rates.
+"""Parameters stored in bfloat16, with and without what keeps small updates, against float32: AdamW at two learning rates.
 
 The results are in benchmarks/results/bfloat16.json: the script measures the runs that are not there, which takes a few
 minutes on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
@@ -29,7 +29,7 @@ def table(found: Mapping[Run, Result]) -> str:
             cells.append(f"{round(statistics.fmean(above), 3) + 0.0:{'.3f' if stored == 'float32' else '+.3f'}}")
             apart.append(max(above) - min(above))
         lines.append([stored, *cells, f"{max(apart):.3f}"])
-    return markdown(["stored", *[f"rate {lr:g}" for lr in RATES], "seeds differ by"], lines)
+    return markdown(["stored", *[f"learning rate {lr:g}" for lr in RATES], "seeds differ by"], lines)
 
 
 if __name__ == "__main__":
