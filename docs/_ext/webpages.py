@@ -1,4 +1,4 @@
-"""What the pages of the site get beside their text: words for the search, names that break, descriptions."""
+"""What the pages of the site get in addition to their text: words for the search, names that break, descriptions."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from sphinx.util import logging
 
 log = logging.getLogger(__name__)
 
-# What people type into the search box, and the sections that answer it: these come first among the hits, and stand in
-# the index.
+# What people type into the search box, and the sections with the answers. These come first among the hits, and are
+# entries of the index.
 WORDS = {
     "index#install": "install, installation, pip install, extras",
-    "which": "schedule, learning rate, learning-rate schedule, lr, lr schedule, which schedule, warmup, warm-up, "
+    "quickstart": "quickstart, quick start, getting started, first steps, tutorial, beginner",
+    "get_started": "getting started, get started, start",
+    "which": "schedule, learning rate, learning-rate schedule, learning rate schedule, learning rate scheduler, lr, "
+    "lr schedule, which schedule, warmup, warm-up, "
     "pretraining, fine-tuning, continued pretraining, annealing",
     "which#bind-or-optim-lr-scheduler": "multiplier, absolute learning rate",
     "coming_from/torch#schedulers": "torch.optim.lr_scheduler, LambdaLR, StepLR, LinearLR, OneCycleLR, "
     "CosineAnnealingLR, SequentialLR, porting, migrate",
-    "coming_from/torch#lambdalr": "LambdaLR equivalent, MultiplicativeLR",
     "coming_from/torch#reducelronplateau": "ReduceLROnPlateau, plateau",
     "coming_from/hugging_face": "Hugging Face, lr_scheduler_type, get_scheduler, get_constant_schedule, "
     "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "coming_from/composer": "Composer schedulers",
-    "comparison": "comparison, alternatives, optax, JAX, timm, OLMo-core, Megatron-LM",
+    "comparison": "comparison, alternatives, optax, jax, timm, OLMo-core, Megatron-LM",
     "comparison#names-in-other-projects": "WSDLRScheduler, names in other projects",
     "comparison#averages-of-weights": "ModelEmaV3, ema-pytorch, EMAWeightAveraging",
-    "compatibility": "compatibility, supported versions, Python version, torch version",
-    "compatibility#devices": "CUDA, GPU, MPS, TPU, XLA, Apple, Windows, macOS",
-    "coming_from/torch#optimizers": "defaults, default eps, default weight decay, differences from torch",
+    "compatibility": "compatibility, supported versions, requirements, Python version, torch version",
+    "compatibility#devices": "CUDA, GPU, MPS, TPU, XLA, Apple, Windows, macOS, AMD, ROCm",
+    "coming_from/torch#lambdalr": "LambdaLR equivalent, LambdaLR, MultiplicativeLR",
+    "coming_from/torch#optimizers": "epsilon, eps, defaults, default eps, default weight decay, differences from torch",
     "troubleshooting": "troubleshooting, error messages, errors, warnings, FAQ, faq",
     "troubleshooting#the-learning-rate-never-changes": "learning rate not changing, learning rate stays the same, "
     "lr not updating",
@@ -52,12 +55,15 @@ WORDS = {
     "steps_to_tokens#switch-in-the-middle-of-a-run": "LambdaLR checkpoint, switch from torch",
     "glossary": "glossary, terms, definitions",
     "loop": "training loop, Clock, loop",
+    "loop#recipe-a-run-that-ends-after-an-hour": "seconds, sec, minutes, hours, time limit, wall clock",
+    "loop#ask-a-schedule-without-a-loop": "visualize schedule, visualize, plot, draw, matplotlib, jupyter, notebook",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
     "gradient accumulation",
     "loop#times": "tokens, samples, epochs, units, dur, time units",
     "loop#what-a-batch-is": "batch, padding",
     "loop#several-processes": "DDP, distributed, ranks, process_group",
-    "loop#what-bind-can-schedule": "bind, betas, momentum, hyperparameter, weight decay, weight decay schedule",
+    "loop#what-bind-can-schedule": "bind, betas, momentum, momentum schedule, hyperparameter, weight decay, "
+    "weight decay schedule",
     "recipes": "recipes, papers",
     "recipes#warmup-stable-decay-wsd-trapezoidal-with-a-1-sqrt-cooldown": "WSD, trapezoidal, warmup-stable-decay, "
     "warmup stable decay",
@@ -72,7 +78,10 @@ WORDS = {
     "recipes#noam-the-first-transformer": "Noam, NoamLR, Transformer",
     "recipes#power-scheduler-granite": "Granite, power scheduler",
     "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
-    "batch_size_schedules": "batch-size warmup, batch size, batch size ramp, BatchSizeSchedule, BatchSizeSampler",
+    "batch_size_schedules#scale-the-learning-rate-with-the-batch-size": "linear scaling rule, square root scaling, "
+    "learning rate and batch size",
+    "batch_size_schedules": "batch-size warmup, batch ramp, batch-size ramp, batch size, batch size ramp, "
+    "BatchSizeSchedule, BatchSizeSampler",
     "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
     "values": "dropout schedule, KL weight, loss weight, entropy weight, temperature, sequence length, "
     "curriculum, schedule any value",
@@ -83,7 +92,8 @@ WORDS = {
     "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
     "groups": "parameter groups, tags",
     "groups#make-groups-from-names-without-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
-    "learning_rates": "discriminative learning rates, learning rates for parts, parameter-specific learning rate",
+    "learning_rates": "per layer learning rate, per-layer learning rate, different learning rates, "
+    "discriminative learning rates, learning rates for parts, parameter-specific learning rate",
     "learning_rates#freeze-layers-and-unfreeze-them": "freeze layers, freeze, freezing, frozen, unfreeze, "
     "gradual unfreezing, requires_grad",
     "learning_rates#layer-wise-learning-rate-decay": "layer-wise learning rate decay, layerwise learning rate decay, "
@@ -99,18 +109,29 @@ WORDS = {
     "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
     "trainers/hugging_face#use-muon-or-groups-of-your-own-also-under-fsdp": "optimizer_cls_and_kwargs, FSDP Muon",
     "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",
+    "trainers/lightning#lr_find-and-learningratemonitor": "learning rate finder, lr finder, lr_find, LR range test",
     "trainers/lightning#lightningcli-and-hydra": "LightningCLI, Hydra, class_path, _target_",
     "trainers/accelerate": "accelerate, Accelerator",
     "trainers/torchtitan": "torchtitan",
     "trainers/deepspeed": "DeepSpeed, ZeRO",
-    "composer": "Composer, MosaicML",
+    "trainers/composer": "Composer, MosaicML, ComposerScheduler, scale_schedule_ratio",
     "results": "results, which optimizer, best optimizer",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
     "preinitialize": "preinitialize, third-party optimizers, dummy step, schedule free, schedule-free",
     "muon": "Muon, NorMuon, adjust_lr_fn",
     "muon_form": "Newton-Schulz, ns_coefficients, Moonlight, modded-nanogpt",
-    "low_precision": "bfloat16, bf16, master weights, stochastic rounding",
+    "low_precision": "bfloat16, bf16, mixed precision, AMP, autocast, master weights, stochastic rounding",
+    "low_precision#which-other-projects-do-this": "8-bit Adam, 8-bit, 8bit, bitsandbytes, quantized optimizer, torchao",
+    "distributed": "multiple GPUs, multi-GPU, distributed training, torchrun, FSDP, FSDP2, DDP, fully_shard, DCP, "
+    "torch.distributed.checkpoint, process_group",
+    "examples": "examples, example, scripts, tutorials",
+    "reference/index": "API reference, API, reference, documentation of classes",
+    "project/changes": "changelog, changes, release notes, what is new, version",
+    "project/license": "license, licence, MIT",
+    "project/contributing": "contributing, contribute, development, run the tests",
+    "architecture": "architecture, design, code structure",
+    "tutorials/your_own": "custom optimizer, custom scheduler, custom schedule, own optimizer, own schedule, subclass",
     "compiling": "torch.compile, compile, CUDA graph, recompile",
     "compiling#optimizer-and-scheduler-in-your-own-function-hold-tensors": "hold_tensors",
     "config": "YAML, config",
@@ -131,7 +152,14 @@ WORDS = {
     "reference/api/timesched.SequenceScheduler": "sequence, sequential, shift",
     "reference/api/timesched.bind": "bind, LambdaLR",
     "reference/api/optim.AdamW": "AdamW",
+    "reference/api/optim.Lamb": "Lamb, LAMB",
 }
+
+
+def check_pages(app: Sphinx, env: Any, docnames: list[str]) -> None:
+    """Warns of words for a page that does not exist."""
+    for docname in sorted({place.partition("#")[0] for place in WORDS} - env.found_docs):
+        log.warning("docs/_ext/webpages.py: there is no page %s", docname)
 
 
 def add_words(app: Sphinx, doctree: nodes.document) -> None:
@@ -191,6 +219,7 @@ def limit_search(app: Sphinx, page: str, template: str, context: dict[str, Any],
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("env-before-read-docs", check_pages)
     app.connect("doctree-read", add_words)
     app.connect("html-page-context", break_names)
     app.connect("html-page-context", describe)
