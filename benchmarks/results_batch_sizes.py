@@ -22,10 +22,10 @@ LEARNING_RATES = (0.003, 0.006, 0.012, 0.024)
 LEARNING_RATE = 0.006  # the best of them, as a test compares
 
 RECIPES = {
-    "all in steps": "in steps",
-    "schedule in tokens": "warmup-stable-decay",
-    "betas as half-lives, too": "warmup-stable-decay",
-    "learning rate by the square root, too": "warmup-stable-decay",
+    "nothing (all in steps)": "in steps",
+    "the schedule (in tokens)": "warmup-stable-decay",
+    "also the betas (half-lives)": "warmup-stable-decay",
+    "also the learning rate (square root)": "warmup-stable-decay",
 }
 
 
@@ -33,16 +33,16 @@ def run_of(recipe: str, batch_size: int, seed: int, lr: float = LEARNING_RATE) -
     """The run of a recipe. With the tuned batch size all recipes are the same run."""
     if batch_size == TUNED:
         return Run("AdamW", lr, seed, "warmup-stable-decay", tokens=TOKENS, batch_size=TUNED)
-    if recipe == "learning rate by the square root, too":
+    if recipe == "also the learning rate (square root)":
         lr *= (batch_size / TUNED) ** 0.5
-    has_half_lives = recipe not in ("all in steps", "schedule in tokens")
+    has_half_lives = recipe not in ("nothing (all in steps)", "the schedule (in tokens)")
     betas_tuned_at = TUNED if has_half_lives else None
     return Run(
         "AdamW", lr, seed, RECIPES[recipe], tokens=TOKENS, batch_size=batch_size, betas_tuned_at=betas_tuned_at
     )
 
 
-TUNING = [run_of("all in steps", TUNED, seed, lr) for seed in SEEDS for lr in LEARNING_RATES]
+TUNING = [run_of("nothing (all in steps)", TUNED, seed, lr) for seed in SEEDS for lr in LEARNING_RATES]
 OTHERS = [
     run_of(recipe, batch_size, seed)
     for seed in SEEDS
