@@ -15,10 +15,9 @@ share of the first gradient's square that is left in the second moment.
 from __future__ import annotations
 
 import argparse
-import io
 import platform
-import re
 import statistics
+import sys
 import time
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -33,7 +32,6 @@ from timesched import Clock, HalfLife, Time, bind
 
 BETAS, SEEN, MEASURED, POINTS = (0.9, 0.95), 8, 20_000, 20
 SHOWN = 80_000  # tokens
-GRAY = "#7d7d7d"  # as far from white as from the ground of GitHub's dark mode
 Curve = list[tuple[int, float]]  # tokens, and losses or shares
 
 
@@ -84,22 +82,22 @@ def draw(lines: dict[str, tuple[Curve, Curve]], out: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": out.stem, "font.size": 11}
-    style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GRAY)
-    with matplotlib.rc_context(style):
-        figure: Any = Figure(figsize=(7.2, 3.2), layout="constrained")
+    sys.path.append(str(Path(__file__).parents[1] / "docs/_ext"))
+    from picture_style import as_svg, format_count, style
+
+    with matplotlib.rc_context(style(out.stem)):
+        figure: Any = Figure(figsize=(7.6, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         for (label, (losses, kept)), width in zip(lines.items(), (5.0, 2.0, 2.0)):  # lines lie on each other
-            left.plot(*zip(*[(at / 1000, loss) for at, loss in losses[2:]]), label=label, linewidth=width)
-            right.plot(*zip(*[(at / 1000, share) for at, share in kept if at <= SHOWN]), linewidth=width)
-        left.set(xlabel="thousand tokens", ylabel="validation loss (nats)")
-        right.set(xlabel="thousand tokens", ylabel="share left in the second moment")
-        left.legend(frameon=False)
-        file = io.StringIO()
-        figure.savefig(
-            file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-        out.write_text(re.sub(r" +\n", "\n", file.getvalue()), encoding="utf-8")
+            left.plot(*zip(*losses[2:]), label=label, linewidth=width)
+            right.plot(*zip(*[(at, share) for at, share in kept if at <= SHOWN]), linewidth=width)
+        left.set(xlabel="tokens", ylabel="validation loss (nats)")
+        right.set(xlabel="tokens", ylabel="share left in\nthe second moment")
+        for ax in (left, right):
+            ax.xaxis.set_major_formatter(format_count)
+            ax.locator_params(axis="x", nbins=5)
+        figure.legend(loc="outside lower center", ncols=3)
+        out.write_text(as_svg(figure), encoding="utf-8")
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "reference",
     "gallery",
+    "static_pictures",
     "webpages",
 ]
 exclude_patterns = ["_ext", "_static", "_templates"]

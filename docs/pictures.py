@@ -1,9 +1,9 @@
-"""Draws two pictures in docs/_static with the Python that `tools/env.py docs` prints: the README's, and
-that of averages.md.
+"""Draws two pictures in docs/_static: one for the README and one for averages.md.
+
+Run it with the Python that `tools/env.py docs` prints and the checkout on PYTHONPATH.
 """
 
-import io
-import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +12,18 @@ import torch
 from matplotlib.figure import Figure
 
 import optim
-from timesched import (
-    Clock,
-    CosineAnnealingWithWarmupScheduler,
-    Horizon,
-    InverseSquareRootWithWarmupScheduler,
-    WarmupStableDecayScheduler,
-)
+from timesched import Clock, Horizon, WarmupStableDecayScheduler
+from timesched.drawing.lines import Source, line
+from timesched.drawing.svg import COLOURS
 
-FILE = Path(__file__).parent / "_static" / "three_schedules.svg"
-GRAY = "#7d7d7d"  # as far from white as from the ground of GitHub's dark mode
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": FILE.stem,  # the same ids in each run
-    "font.size": 11,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GRAY),
-}
-RUN = Horizon("20e9tok")
-SCHEDULES = {
-    "cosine with warmup": CosineAnnealingWithWarmupScheduler("1e9tok", alpha_f=0.1),
-    "warmup-stable-decay (WSD)": WarmupStableDecayScheduler("1e9tok", t_decay="0.2dur", decay="1-sqrt"),
-    "inverse square root": InverseSquareRootWithWarmupScheduler("1e9tok", t_scale="1e9tok", t_cooldown="0.1dur"),
-}
+sys.path.append(str(Path(__file__).parent / "_ext"))
+from picture_style import LR_LABEL, as_svg, format_count, style
+
+FOLDER = Path(__file__).parent / "_static"
+TOKENS, TOKENS_PER_SAMPLE = "20Btok", 2048
+SMALL, LARGE = 512, 1024  # samples per batch
+WSD = WarmupStableDecayScheduler("0.02dur", t_decay="0.2dur", decay="1-sqrt")
+WIDTHS = {SMALL: 5.0, LARGE: 2.0}  # both lines are seen where one is on top of the other
 
 BATCHES = 200
 AVERAGES: Any = {
@@ -43,8 +33,38 @@ AVERAGES: Any = {
 }
 
 
-def remembered(**arguments: Any) -> list[float]:
-    """How much an average has of the weights of each batch: batch i sets weight i alone to 1."""
+def steps(samples_per_batch: int) -> int:
+    """The steps of a run with batches of a size."""
+    horizon = Horizon(TOKENS, samples_per_batch=samples_per_batch, tokens_per_sample=TOKENS_PER_SAMPLE)
+    return -(-20_000_000_000 // horizon.convert("1ba", "tok").value)
+
+
+def draw_steps_and_tokens() -> Any:
+    """One schedule at two batch sizes: over steps, where one of them ends at its peak, and over tokens."""
+    figure: Any = Figure(figsize=(6.4, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    in_steps = line(Source("", WSD, Horizon(f"{steps(SMALL)}ba")))
+    in_tokens = line(Source("", WSD, Horizon(TOKENS)))
+    for batch_size, width in WIDTHS.items():
+        label = f"{batch_size} samples per batch"
+        points = [(x, y) for x, y in zip(in_steps.x, in_steps.y) if x <= steps(batch_size)]
+        left.plot(*zip(*points), linewidth=width, label=label)
+        right.plot(in_tokens.x, in_tokens.y, linewidth=width)
+    end = steps(LARGE)
+    left.plot(end, 1.0, "o", color=COLOURS[1], markersize=8)
+    left.annotate(f"ends after\n{end:,} steps,\nat its peak", (end, 0.93), ha="center", va="top")
+    right.annotate("the same at\nboth batch sizes", (8e9, 0.93), ha="center", va="top")
+    left.set(title="schedule in steps", xlabel="steps", ylabel=LR_LABEL, ylim=(0, 1.08), yticks=(0, 0.5, 1))
+    right.set(title="schedule in tokens", xlabel="tokens")
+    for ax in (left, right):
+        ax.xaxis.set_major_formatter(format_count)
+        ax.locator_params(axis="x", nbins=5)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def shares(**arguments: Any) -> list[float]:
+    """The share of the weights of each batch in an average: batch i sets only weight i to 1."""
     weight, clock = torch.nn.Parameter(torch.zeros(BATCHES, dtype=torch.float64)), Clock(f"{BATCHES}ba")
     average = optim.WeightAverage([weight], clock, **arguments)
     for i in range(BATCHES):
@@ -55,28 +75,18 @@ def remembered(**arguments: Any) -> list[float]:
     return average.state[weight]["average"].tolist()  # type: ignore[no-any-return]  # of a flat tensor
 
 
-def save(figure: Any, path: Path) -> None:
-    file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    path.write_text(re.sub(r" +\n", "\n", file.getvalue()), encoding="utf-8")
-
-
-with matplotlib.rc_context(STYLE):
+def draw_averages() -> Any:
+    """The share of the weights of each batch in three averages."""
     figure: Any = Figure(figsize=(7.2, 3.2), layout="constrained")
     ax = figure.add_subplot()
-    for label, schedule in SCHEDULES.items():
-        schedule.plot(RUN, ax=ax, label=label)
-    ax.set_ylabel("multiplier")
-    ax.locator_params(axis="x", nbins=5)
-    ax.get_legend().remove()
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    save(figure, FILE)
-
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    ax = figure.add_subplot()
     for label, arguments in AVERAGES.items():
-        ax.plot(range(1, BATCHES + 1), remembered(**arguments), label=label)
-    ax.set_xlabel("batch")
-    ax.set_ylabel("share of the average")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    save(figure, FILE.with_name("averages.svg"))
+        ax.plot(range(1, BATCHES + 1), shares(**arguments), label=label)
+    ax.set(xlabel="batches", ylabel="share of the average")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+if __name__ == "__main__":
+    for name, draw in (("steps_and_tokens", draw_steps_and_tokens), ("averages", draw_averages)):
+        with matplotlib.rc_context(style(name)):
+            (FOLDER / f"{name}.svg").write_text(as_svg(draw()), encoding="utf-8")

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from typing import Any
 
 import matplotlib
@@ -21,6 +19,7 @@ import torch
 from docutils import nodes
 from gallery_calls import CLOSED_FORMS, GROUPS, WITHOUT_PICTURE
 from matplotlib import pyplot
+from picture_style import LR_LABEL, as_svg, for_page, style
 from reference import ROOT, rest
 from sphinx.application import Sphinx
 from sphinx.util import logging
@@ -34,13 +33,8 @@ from timesched.drawing.svg import COLOURS
 
 log = logging.getLogger(__name__)
 
-INK = "#123456"  # stands for the colour of the page's text, which is another one in dark mode
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "legend.fontsize": 9,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-}
+# Letters are smaller than in other pictures, because these have long legends.
+SIZES = {"font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9}
 WIDTH = 4.8  # inches: letters are still readable where a phone makes a picture smaller
 
 
@@ -72,9 +66,11 @@ def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:
     lines = [f"{call}.plot(run, label='{label}', ax=ax)" for call, label in zip(calls, labels)]
     code = "\n".join(["ax = " + lines[0].replace(", ax=ax", ""), *lines[1:]]) if labels[0] else f"{calls[0]}.plot(run)"
     code = wrapped(code)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(style(calls[0]) | SIZES):
         exec(code, dict(vars(timesched), run=timesched.Horizon("1000ba")))
-        return code, svg(pyplot.gca(), calls)
+        ax = pyplot.gca()
+        ax.set_ylabel(ax.get_ylabel().replace("multiplier", LR_LABEL))
+        return code, svg(ax, calls)
 
 
 def closed_forms() -> Iterator[Entry]:
@@ -88,13 +84,12 @@ def closed_forms() -> Iterator[Entry]:
 def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
     code = wrapped("\n".join(f"{call}.values(120)" for call in calls))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(style(calls[0]) | SIZES):
         _, ax = pyplot.subplots(layout="constrained")
         for call, label, colour in zip(calls, differences(calls), COLOURS):
             ax.plot(eval(call, dict(vars(lr_scheduler), optimizer=optimizer)).values(120), color=colour, label=label)
-        ax.set(xlabel="steps", ylabel="lr")
+        ax.set(xlabel="steps", ylabel="learning rate")
         ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
-        ax.grid(alpha=0.2)
         return code, svg(ax, calls)
 
 
@@ -110,26 +105,18 @@ def differences(calls: Iterable[str]) -> list[str]:
 
 def svg(ax: Any, calls: tuple[str, ...], inches: float = 2.1) -> str:
     """The figure of some axes as part of a page, in the colour of its text, with the legend below; it is closed."""
-    figure, salt = ax.figure, calls[0]
+    figure = ax.figure
     if len(calls) > 1:
         labels = differences(calls)
         columns = max(1, min(len(calls), 68 // (max(map(len, labels)) + 8)))
         if ax.get_legend():
             ax.get_legend().remove()
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
         inches += 0.2 * -(-len(calls) // columns)
     figure.set_size_inches(WIDTH, inches)
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt}):  # ids that no other picture of the page has
-        figure.savefig(
-            file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+    text = as_svg(figure)
     pyplot.close(figure)
-    text = file.getvalue()[file.getvalue().index("<svg") :].replace(INK, "currentColor")
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would hold for the whole page
-    text = re.sub(r' id="[\w.]+_\d+"', "", text)
-    text = re.sub(r'(<svg [^>]*?)width="[\d.]+pt"', rf'\1role="img" aria-label="{escape(salt)}"', text, count=1)
-    return re.sub(r'(<svg [^>]*?)height="[\d.]+pt"', r"\1", text, count=1)
+    return for_page(text, calls[0])
 
 
 def summary(thing: Any) -> list[str]:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import timesched
 from timesched.drawing.lines import Source, line
+from timesched.drawing.svg import COLOURS
 
 FOLDER = Path(__file__).parents[1] / "_static" / "curves"
 WIDTH, HEIGHT, EDGE = 160, 60, 4
+NEAR = 0.03  # so that no kink shows where a page draws a picture twice as wide
 
 # The calls that docs/which.md and docs/recipes.md show, by the names of their pictures, each with a run.
 CURVES = {
@@ -60,7 +62,6 @@ CURVES = {
     "noam": ('InverseSquareRootWithWarmupScheduler("4000ba", t_scale="4000ba", t_cooldown="0ba")', '"100000ba"'),
 }
 
-COLOURS = ("#2a8fd0", "#d9822b", "#23a17a", "#c2699f")  # on light and on dark ground
 Points = list[tuple[float, float]]
 
 
@@ -83,13 +84,14 @@ def small(lines: list[Points], label: str) -> str:
     for points, colour in zip(lines, COLOURS):
         placed = [
             (
-                round(EDGE + (WIDTH - 2 * EDGE) * (a - min(x)) / across, 1),
-                round(HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (b - min(y)) / up, 1),
+                EDGE + (WIDTH - 2 * EDGE) * (a - min(x)) / across,
+                HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (b - min(y)) / up,
             )
             for a, b in points
         ]
-        text = " ".join(f"{a},{b}" for a, b in thinned(placed))
-        drawn = f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>' + drawn
+        text = " ".join(f"{a:.2f},{b:.2f}" for a, b in thinned(placed))
+        looks = f'fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"'
+        drawn = f'<polyline points="{text}" {looks}/>' + drawn
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img"><title>{escape(label)}</title>'
@@ -98,11 +100,11 @@ def small(lines: list[Points], label: str) -> str:
 
 
 def thinned(points: Points) -> Points:
-    """Fewer points, from which a line is nowhere further than 0.3 (Ramer, Douglas and Peucker)."""
+    """Fewer points, from which a line is nowhere further than `NEAR` (Ramer, Douglas and Peucker)."""
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
     away = [abs((x1 - x0) * (y0 - y) - (x0 - x) * (y1 - y0)) / length for x, y in points]
-    if len(points) < 3 or max(away) < 0.3:
+    if len(points) < 3 or max(away) < NEAR:
         return [points[0], points[-1]]
     far = away.index(max(away))
     return thinned(points[: far + 1])[:-1] + thinned(points[far:])

@@ -1,8 +1,9 @@
-"""The tables of the documents, as lists of their cells; lines of the README; and the modules that make the site."""
+"""The tables of the documents, as lists of their cells; the code of the README; and the modules that make the site."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -18,11 +19,14 @@ def extension(name: str) -> ModuleType:
     return module
 
 
-def readme_line(start: str) -> str:
-    """The only line of code in README.md that begins so; its `...` are the arguments `given`."""
+def readme_code(start: str) -> str:
+    """The only block of Python in README.md, or the only code in a sentence, that begins so; its `...` are the
+    arguments `given`.
+    """
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    (line,) = [line for line in readme.splitlines() if line.removeprefix(">>> ").startswith(start)]
-    return line.removeprefix(">>> ").replace("...", "**given")
+    codes = re.findall(r"^```python\n(.*?)^```$|(?<!`)`([^`\n]+)`(?!`)", readme, re.MULTILINE | re.DOTALL)
+    (code,) = [block or inline for block, inline in codes if (block or inline).startswith(start)]
+    return code.replace("...", "**given")
 
 
 def rows(name: str, header: list[str]) -> list[list[list[str]]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 ALONE = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
 PAGES = [*(ROOT / name for name in ALONE), *sorted(ROOT.glob("docs/**/*.md"))]
 GROUPS = ("get_started", "how_to", "trainers", "concepts", "reference/index", "examples", "project/index")
@@ -49,6 +50,28 @@ def test_each_page_of_a_group_is_described(name):
     pages = {os.path.normpath(f"{ROOT}/docs{entry}" if entry[0] == "/" else folder / entry) for entry in entries}
     linked = {os.path.normpath(folder / target) for target in re.findall(r"\]\(([\w/.]+)\.(?:md|rst)", text)}
     assert pages - linked == set()
+
+
+def entries(page):
+    """The pages that the toctrees of a page name."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks += re.findall(r"^\.\. toctree::\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines if line and not line.startswith(":")]
+    return [DOCS / name[1:] if name.startswith("/") else page.parent / name for name in names]
+
+
+def test_the_sidebar_of_the_site_has_every_page_once():
+    """Starting at the front page, each page is in one toctree. (The pages in reference/api are written by Sphinx.)"""
+    suffixes = (".md", ".rst")
+    found, left = [], [DOCS / "index.md"]
+    while left:
+        page = left.pop().resolve()
+        found.append(page)
+        left += [file for name in entries(page) for suffix in suffixes if (file := Path(f"{name}{suffix}")).exists()]
+    written = [page for page in DOCS.glob("**/*") if page.suffix in suffixes and "api" not in page.parts]
+    assert sorted(page for page in found if "api" not in page.parts) == sorted(page.resolve() for page in written)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

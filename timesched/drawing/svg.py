@@ -9,8 +9,8 @@ from timesched.drawing import lines as lines_module
 from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, picture_marks, ticks
 from timesched.time.units import format_number
 
-# Colour-blind people can also tell these apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# Colour-blind people can also tell these apart. The first four have a contrast above 3 on white and on black.
+COLOURS = ("#2a86c4", "#cf7420", "#1f9a73", "#c2699f", "#e69f00", "#56b4e9")
 _WIDTH, _HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
 
