@@ -62,9 +62,11 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 72
 
-# What is copied of an example are the lines that one types.
+# The button copies only the lines that a reader types.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+# The lines to paste, in the table with pictures of the page about schedules, have a button, too.
+copybutton_selector = "div.highlight pre, table:has(td img) td:nth-child(3) code"
 
 nitpicky = True
 nitpick_ignore_regex = [

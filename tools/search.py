@@ -29,7 +29,6 @@ window.addEventListener("load", () => {
     return found.map(([page, title, anchor]) => [page + ".html" + anchor, title]);
   };
   const output = document.createElement("pre");
-  output.id = "hits";
   output.textContent = JSON.stringify(QUERIES.map(hits));
   document.body.replaceChildren(output);
 });
@@ -113,10 +112,6 @@ QUERIES = {
     "learning rate finder": r"trainers/lightning.html#lr_find",
     "num_train_epochs": r"steps_to_tokens|coming_from/hugging_face",
     "epsilon": r"coming_from/torch.html#optimizers",
-    "LambdaLR equivalent": r"coming_from/torch.html#lambdalr",
-    "jax": r"comparison",
-    "XLA": r"compatibility",
-    "TPU": r"compatibility",
     "muP": r"learning_rates.html#use-the",
     "lr is 0": r"troubleshooting.html#the-learning-rate-stays-0",
     "learning rate not changing": r"troubleshooting.html#the-learning-rate-never",
@@ -134,41 +129,58 @@ QUERIES = {
     "superseded": r"troubleshooting",
     "FSDP2": r"distributed|checkpoints|trainers",
 }
+ADDED = "/added.html"  # the address of the page that a script adds to the site
 FIRST = 3  # the number of hits that count
 
 
 class Site(SimpleHTTPRequestHandler):
-    """Serves the site, and the search page with the queries as `queries.html`, without printing the requests."""
+    """Serves the site, and one more page at the address ADDED, without printing the requests."""
 
-    page = b""
+    added = ""
 
     def do_GET(self) -> None:
-        if self.path != "/queries.html":
+        if self.path != ADDED:
             super().do_GET()
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
-        self.wfile.write(self.page)
+        self.wfile.write(self.added.encode())
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-def hits(chromium: str, site: Path, queries: "list[str]") -> "list[list[tuple[str, str]]]":
-    """The targets and titles of the hits of each query, in the order of the search page."""
-    script = f"<script>const QUERIES = {json.dumps(queries)};{SCRIPT}</script></body>"
-    Site.page = (site / "search.html").read_text(encoding="utf-8").replace("</body>", script).encode()
+def find_chromium() -> str:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        sys.exit("There is no Chromium on the PATH. Install one (Debian: chromium), or set CHROMIUM.")
+    return chromium
+
+
+def run_in_page(chromium: str, site: Path, page: str) -> str:
+    """Load a page as part of the site, and return the text of the <pre> with which its script replaces the body."""
+    if not (site / "searchindex.js").exists():
+        sys.exit(f"{site} is not a built site: run `make docs` first.")
+    Site.added = page
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
-    url = f"http://127.0.0.1:{server.server_port}/queries.html"
-    done = subprocess.run([chromium, *options, url], capture_output=True, text=True, check=True, timeout=120)
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=600000", "--dump-dom"]
+    url = f"http://127.0.0.1:{server.server_port}{ADDED}"
+    done = subprocess.run([chromium, *options, url], capture_output=True, text=True, check=True, timeout=600)
     server.shutdown()
-    found = re.search(r'<pre id="hits">(.*?)</pre>', done.stdout, re.DOTALL)
+    found = re.search(r"<body[^>]*><pre[^>]*>(.*?)</pre>", done.stdout, re.DOTALL)
     if not found:
-        sys.exit(f"tools/search.py: the search page did not run.\n{done.stderr}")
-    return [[(target, title) for target, title in each] for each in json.loads(html.unescape(found[1]))]
+        sys.exit(f"The page did not run.\n{done.stderr}")
+    return html.unescape(found[1])
+
+
+def hits(site: Path, queries: "list[str]") -> "list[list[tuple[str, str]]]":
+    """The targets and titles of the hits of each query, in the order of the search page."""
+    script = f"<script>const QUERIES = {json.dumps(queries)};{SCRIPT}</script></body>"
+    page = (site / "search.html").read_text(encoding="utf-8").replace("</body>", script)
+    found = json.loads(run_in_page(find_chromium(), site, page))
+    return [[(target, title) for target, title in each] for each in found]
 
 
 def main() -> None:
@@ -176,14 +188,9 @@ def main() -> None:
     parser.add_argument("query", nargs="*", help="queries whose hits are printed instead of the script's own queries")
     parser.add_argument("--site", type=Path, default=SITE, help="the folder of the built site")
     arguments = parser.parse_args()
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not chromium:
-        sys.exit("tools/search.py: no Chromium on the PATH: install one (Debian: chromium), or set CHROMIUM.")
-    if not (arguments.site / "searchindex.js").exists():
-        sys.exit(f"tools/search.py: {arguments.site} is no built site: run `make docs` first.")
     queries = arguments.query or list(QUERIES)
     failed = 0
-    for query, results in zip(queries, hits(chromium, arguments.site, queries)):
+    for query, results in zip(queries, hits(arguments.site, queries)):
         expected = "" if arguments.query else QUERIES[query]
         places = [i for i, (target, _) in enumerate(results) if re.search(expected, target)]
         good = bool(places) and places[0] < FIRST
