@@ -1,8 +1,9 @@
-"""Draws two pictures in docs/_static: one for the README and one for averages.md.
+"""Draws pictures in docs/_static: for the README, for averages.md and for results.md.
 
 Run it with the Python that `tools/env.py docs` prints and the checkout on PYTHONPATH.
 """
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from timesched import Clock, Horizon, WarmupStableDecayScheduler
 from timesched.drawing.lines import Source, line
 from timesched.drawing.svg import COLOURS
 
-sys.path.append(str(Path(__file__).parent / "_ext"))
+sys.path += [str(Path(__file__).parent / "_ext"), str(Path(__file__).parents[1] / "benchmarks")]
+from _results import SEEDS, Results
 from picture_style import LR_LABEL, as_svg, format_count, style
+from results_batch_sizes import BATCH_SIZES, RECIPES, run_of
+from results_batch_sizes import TOKENS as LEARNED
 
 FOLDER = Path(__file__).parent / "_static"
 TOKENS, TOKENS_PER_SAMPLE = "20Btok", 2048
@@ -36,7 +40,7 @@ AVERAGES: Any = {
 def steps(samples_per_batch: int) -> int:
     """The steps of a run with batches of a size."""
     horizon = Horizon(TOKENS, samples_per_batch=samples_per_batch, tokens_per_sample=TOKENS_PER_SAMPLE)
-    return -(-20_000_000_000 // horizon.convert("1ba", "tok").value)
+    return math.ceil(20e9 / int(horizon.convert("1ba", "tok").value))
 
 
 def draw_steps_and_tokens() -> Any:
@@ -86,7 +90,29 @@ def draw_averages() -> Any:
     return figure
 
 
+def draw_batch_sizes() -> Any:
+    """The losses of four recipes over tokens at five batch sizes: means of the seeds, as measured in benchmarks."""
+    found = Results("batch_sizes").found
+    figure: Any = Figure(figsize=(7.2, 5.4), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True, sharey=True)
+    for ax, recipe in zip(axes.flat, RECIPES):
+        for batch_size in BATCH_SIZES:
+            curves = [found[run_of(recipe, batch_size, seed)]["curve"] for seed in SEEDS]
+            tokens = [LEARNED * (i + 1) / len(curves[0]) for i in range(len(curves[0]))]
+            losses = [sum(values) / len(values) for values in zip(*curves)]
+            ax.plot(tokens, losses, label=f"batch {batch_size}")
+        ax.set_title(recipe, fontsize=12)
+        ax.set_ylim(2.0, 4.5)
+        ax.xaxis.set_major_formatter(format_count)
+    figure.supxlabel("tokens", fontsize=12)
+    figure.supylabel("bits per byte", fontsize=12)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(BATCH_SIZES))
+    return figure
+
+
+DRAWN = {"steps_and_tokens": draw_steps_and_tokens, "averages": draw_averages, "batch_sizes": draw_batch_sizes}
+
 if __name__ == "__main__":
-    for name, draw in (("steps_and_tokens", draw_steps_and_tokens), ("averages", draw_averages)):
+    for name, draw in DRAWN.items():
         with matplotlib.rc_context(style(name)):
             (FOLDER / f"{name}.svg").write_text(as_svg(draw()), encoding="utf-8")
