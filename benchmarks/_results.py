@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import optim
 from timesched import (
+    Bound,
     Clock,
     ConstantScheduler,
     ConstantWithWarmupScheduler,
@@ -126,7 +127,7 @@ def measure(run: Run) -> Result:
     pairs = list(zip(model.parameters(), stored.parameters()))
     copy(pairs)
     clock = Clock(f"{run.tokens}tok", samples_per_batch=run.batch_size, tokens_per_sample=CONTEXT)
-    schedulers = [bind(SCHEDULES[run.schedule], optimizer, clock)]
+    schedulers: list[Bound] = [bind(SCHEDULES[run.schedule], optimizer, clock)]
     if run.betas_tuned_at is not None:
         for key, beta in zip(("betas[0]", "betas[1]"), optimizer.defaults["betas"]):
             half_life = HalfLife.of(beta, batch=f"{run.betas_tuned_at}sp")

@@ -37,9 +37,7 @@ def run_of(recipe: str, batch_size: int, seed: int, lr: float = LEARNING_RATE) -
         lr *= (batch_size / TUNED) ** 0.5
     has_half_lives = recipe not in ("nothing (all in steps)", "the schedule (in tokens)")
     betas_tuned_at = TUNED if has_half_lives else None
-    return Run(
-        "AdamW", lr, seed, RECIPES[recipe], tokens=TOKENS, batch_size=batch_size, betas_tuned_at=betas_tuned_at
-    )
+    return Run("AdamW", lr, seed, RECIPES[recipe], tokens=TOKENS, batch_size=batch_size, betas_tuned_at=betas_tuned_at)
 
 
 TUNING = [run_of("nothing (all in steps)", TUNED, seed, lr) for seed in SEEDS for lr in LEARNING_RATES]

@@ -1,4 +1,4 @@
-"""Parameters stored in bfloat16, with and without what keeps small updates, against float32: AdamW at two learning rates.
+"""Parameters stored in bfloat16, with and without what keeps small updates, against float32. AdamW, two learning rates.
 
 The results are in benchmarks/results/bfloat16.json: the script measures the runs that are not there, which takes a few
 minutes on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.

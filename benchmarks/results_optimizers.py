@@ -76,7 +76,9 @@ def table(found: Mapping[Run, Result]) -> str:
                 f"{tokens / 1000:.0f}K" if math.isfinite(tokens) else "not reached",
             ]
         )
-    return markdown(["optimizer", "best learning rate", "bits per byte", "seeds differ by", f"tokens to {TARGET}"], lines)
+    return markdown(
+        ["optimizer", "best learning rate", "bits per byte", "seeds differ by", f"tokens to {TARGET}"], lines
+    )
 
 
 if __name__ == "__main__":
