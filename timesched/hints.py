@@ -14,10 +14,14 @@ NAMES_ELSEWHERE = {
     "end_learning_rate": ("eta_min", "lr_end", "min_lr"),
     "eps": ("epsilon",),
     "lr": ("learning_rate",),
+    "max_duration": ("max_steps", "num_train_epochs", "max_length"),
+    "out": ("file", "output", "save"),
     "param_group_tags": ("tags",),
+    "samples_per_batch": ("batch_size", "global_batch_size"),
     "t_decay": ("num_decay_steps",),
     "t_max": ("num_training_steps", "total_iters", "total_steps"),
     "t_warmup": ("num_warmup_steps", "warmup_iters", "warmup_ratio", "warmup_steps"),
+    "tokens_per_sample": ("max_seq_len", "seq_len", "sequence_length"),
     "weight_decay": ("wd",),
 }
 CHOSEN_BY_DEVICE = ("capturable", "foreach", "fused")

@@ -273,6 +273,11 @@ CALLS = [
     (["show", *LINEAR, "--lr=nan"], "is not a finite number of at least 0"),
     (["show", *LINEAR, "--lr=-1"], "is not a finite number of at least 0"),
     (["show"], "the following arguments are required: SCHEDULE. Run timesched show --help"),
+    (["plot", "REX", "--save", "a.svg"], "--save is not an option: did you mean --out? Run timesched plot --help"),
+    (["show", "REX", "--batch-size=4"], "--batch-size is not an option: did you mean --samples-per-batch? Run"),
+    (["show", "REX", "--max-durations", "4ba"], "--max-durations is not an option: did you mean --max-duration? Run"),
+    (["show", "REX", "-x"], "-x is not an option. Run timesched show --help"),
+    (["--colour", "show", "REX"], "--colour is not an option. Run timesched --help"),
     (["memory", "run.yaml"], "the following arguments are required: --model"),
     (["groups", "run.yaml"], "the following arguments are required: --model"),
     (["groups", "GOOD", "--model", "the_model:make", "--names=-1"], "'-1' is not a whole number of at least 0"),
@@ -877,7 +882,7 @@ def test_the_picture_of_a_plan(capsys, config, tmp_path):
     assert [(line.y[0], line.y[-1]) for line in (short, long)] == [(1e-3, 0.0)] * 2
     assert all(before > after for line in (short, long) for before, after in zip(line.y, line.y[1:]))
     pytest.importorskip("matplotlib")
-    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json", "--out", picture)
+    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json", "-o", picture)
     assert code == 0 and err == f"wrote {picture}\n" and json.loads(out) and picture.read_text().startswith("<?xml")
 
 
@@ -890,7 +895,7 @@ def test_the_picture_of_a_plan(capsys, config, tmp_path):
         ("WSD('0.1dur')", ["--lengths", "100ba,200ba"], "at 0.09ba its value is 0.009 in the run of 100ba"),
         ("LinearScheduler", ["--lengths", "100ba,200ba"], "no schedule has a mark 'decay'"),
         ("LinearLR(0.1, 0.0, 100)", ["--lengths", "100ba"], "LinearLR is an absolute-value scheduler"),
-        ("WSD('50ba')", ["--lengths", "100ba", "--ssr", 0.5], "unrecognized arguments: --ssr"),
+        ("WSD('50ba')", ["--lengths", "100ba", "--ssr", 0.5], "--ssr is not an option. Run timesched plan --help"),
         (GOOD, ["--lengths", "100ba"], "schedulers[0]: WarmupStableDecayLR is an absolute-value scheduler"),
         ("ssr: 0.5" + PLAN, TWO_LENGTHS, "ratio is 0.5"),
     ],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import timesched
+from timesched.hints import similar_names
 
 _DESCRIPTION = """\
 Look at schedules before they run.
@@ -44,7 +45,18 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}. Run {self.prog} --help for the options.\n")
+        end = "" if message.endswith("?") else "."
+        self.exit(2, f"{self.prog}: {message}{end} Run {self.prog} --help for the options.\n")
+
+    def parse_known_args(self, *arguments: Any) -> Any:  # type: ignore[override]  # argparse has overloads
+        namespace, unknown = super().parse_known_args(*arguments)
+        known = [option[2:].replace("-", "_") for action in self._actions for option in action.option_strings]
+        for name in [argument.partition("=")[0] for argument in unknown if argument[:1] == "-"]:
+            similar = [
+                f"--{each.replace('_', '-')}" for each in similar_names(name.strip("-").replace("-", "_"), known)
+            ]
+            self.error(f"{name} is not an option" + (f": did you mean {' or '.join(similar)}?" if similar else ""))
+        return namespace, unknown
 
 
 def replace_underscores(argument: str) -> str:

@@ -20,7 +20,7 @@ from optim.groups.decay import decaying_groups, find_decaying_norms, norm_and_bi
 from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, find_large_updates
 from optim.precision.options import find_rounded_steps
-from timesched.cli.schedules import add_run_options, make_model, read_finite, read_run, read_trial
+from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, make_model, read_finite, read_run, read_trial
 from timesched.drawing.lines import Source, axis, run_end, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
@@ -60,15 +60,15 @@ examples:
     check = commands.add_parser(
         "check", help="what may be wrong", description=about, epilog=examples, formatter_class=raw
     )
-    check.add_argument("schedule", metavar="SCHEDULE")
+    check.add_argument("schedule", metavar="SCHEDULE", help=SCHEDULE_HELP)
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run_options(check)
-    percent = "percent of the highest value (default: %(default)g)"
+    percent = "%% of the highest value (default: %(default)g)"
     check.add_argument(
-        "--jump", type=read_finite, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}"
+        "--jump", type=read_finite, default=50.0, metavar="X", help=f"report a jump of more than X {percent}"
     )
     check.add_argument(
-        "--far", type=read_finite, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
+        "--far", type=read_finite, default=5.0, metavar="X", help=f"report an end that is off by more than X {percent}"
     )
     check.set_defaults(run=_run_check)
 

@@ -16,7 +16,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--names",
         type=_read_count,
         metavar="N",
-        help="how many names of each group (default: 3, or all with `matrices`)",
+        help="how many parameter names of each group to print (default: 3, or all with `matrices`)",
     )
     groups.set_defaults(run=_run_groups)
 

@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     memory = commands.add_parser("memory", help="the bytes of optimizer state", description=about)
     add_optimizer_options(memory)
-    memory.add_argument("--average", action="store_true", help="with an optim.WeightAverage of the weights")
+    memory.add_argument("--average", action="store_true", help="include an optim.WeightAverage of the weights")
     memory.set_defaults(run=_run_memory)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from optim.config.problems import prefix_errors
 from optim.scheduler import Scheduler
 from timesched.branches import BranchPlan, plan_branches, read_lengths
-from timesched.cli.schedules import add_conversion_factors, is_config, make_schedulers, read_run
+from timesched.cli.schedules import SCHEDULE_HELP, add_conversion_factors, is_config, make_schedulers, read_run
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.schedulers import sources
@@ -33,11 +33,11 @@ examples:
     plan = commands.add_parser(
         "plan", help="branches of a stable run", description=about, epilog=examples, formatter_class=raw
     )
-    plan.add_argument("schedule", metavar="SCHEDULE")
-    plan.add_argument("--lengths", required=True, metavar="TIMES", help="of the runs, such as 100Btok,200Btok")
-    add_conversion_factors(plan.add_argument_group("the run", "each replaces the key of a config"))
+    plan.add_argument("schedule", metavar="SCHEDULE", help=SCHEDULE_HELP)
+    plan.add_argument("--lengths", required=True, metavar="TIMES", help="lengths of the runs: 100Btok,200Btok")
+    add_conversion_factors(plan.add_argument_group("the run", "each option replaces the same key of a config"))
     plan.add_argument("--format", choices=("table", "json"), default="table")
-    plan.add_argument("--out", metavar="FILE", help="also draw the stable run, the decays, and where to save")
+    plan.add_argument("-o", "--out", metavar="FILE", help="also draw the stable run, the decays, and where to save")
     plan.set_defaults(run=_run_plan)
 
 

@@ -28,22 +28,27 @@ from timesched.findings import FindingWarning
 from timesched.half_life import HalfLife
 from timesched.hints import similar_names
 
+SCHEDULE_HELP = "a class with its arguments, a config, or an entry of a config: see timesched --help"
 _RUN_KEYS = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
-    group = command.add_argument_group("the run", "each replaces the key of a config")
-    group.add_argument("--max-duration", metavar="TIME", help="its length, such as 90ep or 1e12tok")
+    group = command.add_argument_group("the run", "each option replaces the same key of a config")
+    group.add_argument("--max-duration", metavar="TIME", help="the length of the run, such as 90ep or 1e12tok")
     add_conversion_factors(group)
-    group.add_argument("--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio (default: 1)")
+    group.add_argument(
+        "--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio, which stretches the run (default: 1)"
+    )
 
 
 def add_conversion_factors(group: argparse._ArgumentGroup) -> None:
     """Add the options of the conversion factors of a run."""
-    group.add_argument("--batches-per-epoch", type=int, metavar="N")
-    group.add_argument("--samples-per-batch", type=int, metavar="N")
-    group.add_argument("--tokens-per-sample", type=int, metavar="N")
+    group.add_argument("--batches-per-epoch", type=int, metavar="N", help="the optimizer steps of an epoch")
+    group.add_argument("--samples-per-batch", type=int, metavar="N", help="the samples of an optimizer step")
+    group.add_argument(
+        "--tokens-per-sample", type=int, metavar="N", help="the tokens of a sample, such as the sequence length"
+    )
 
 
 def read_run(options: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 
-from timesched.cli.schedules import add_run_options, is_config, make_sources, read_finite, read_run
+from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, is_config, make_sources, read_finite, read_run
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.table import values_table
@@ -29,17 +29,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     plot = commands.add_parser("plot", help="a picture", description="Draw schedules over a run, all in one picture.")
     for command, name in ((show, "show"), (plot, "plot")):
         command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
-        command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
+        command.add_argument("schedules", nargs="+", metavar="SCHEDULE", help=SCHEDULE_HELP)
         add_run_options(command)
         command.add_argument(
-            "--lr", type=read_finite, metavar="RATE", help="the initial learning rate of schedules by name"
+            "--lr", type=read_finite, metavar="LR", help="the peak learning rate of a class (default: 1)"
         )
-        command.add_argument("--unit", help="unit of the x axis or the counts, such as ep or tok (default: of the run)")
+        command.add_argument("--unit", help="count in this unit, such as ep or tok (default: the unit of the run)")
     show.add_argument(
-        "--every", default="0.1dur", metavar="TIME", help="between two rows, such as 1000ba (default: 0.1dur)"
+        "--every", default="0.1dur", metavar="TIME", help="the time between two rows, such as 1000ba (default: 0.1dur)"
     )
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
+    plot.add_argument(
+        "-o", "--out", metavar="FILE", help="draw a .png, .svg, .pdf or .jpg file with matplotlib (default: text)"
+    )
     show.set_defaults(run=_run_show)
     plot.set_defaults(run=_run_plot)
 
