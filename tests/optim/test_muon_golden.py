@@ -40,8 +40,9 @@ def arguments(formula):
     triples, view = [tuple(x) for x in formula["coefficients"]], formula["view"]
     factor = formula.get("extra_scale", 1.0) / (0.2 if formula["scale"] == "max(n,m)^.5" else 1.0)
     given |= {"eps": formula["eps"], "nesterov": formula["nesterov"], "adjust_lr_fn": FORMS[formula["scale"]]}
-    given |= {"ns_coefficients": "polar_express" if formula["norm_factor"] == 1.02 else triples}
-    assert formula["norm_factor"] == 1.0 or tuple(triples) == TABLES["polar_express"][0]
+    published = {table: name for name, table in TABLES.items()}
+    given |= {"ns_coefficients": published.get((tuple(triples), formula["norm_factor"]), triples)}
+    assert formula["norm_factor"] == 1.0 or given["ns_coefficients"] == "polar_express"
     given["weight_decay"] /= factor
     if isinstance(view, dict):
         given |= {"split_sizes": tuple(view["sizes"])} if view["kind"] == "split" else {"num_heads": view["num_heads"]}
@@ -109,3 +110,10 @@ def test_in_bfloat16_inside(case):
             pairs.append((found[name] - expected, expected - start))
     off, moved = (torch.cat(each).norm() for each in zip(*pairs, strict=True))
     assert off <= most * moved, float(off / moved)
+
+
+def test_published_coefficients_are_used_by_name():
+    """By the cases above, which have the numbers; "deepseek" has no case."""
+    muon = [group["formula"] for case in CASES for group in case["groups"] if group["formula"]["rule"] == "muon"]
+    used = [arguments(formula)[0]["ns_coefficients"] for formula in muon]
+    assert "quintic" in used and "polar_express" in used
