@@ -57,7 +57,8 @@ test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is 
 	@$(call use,newest); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
 # -E: nothing of an earlier build is taken over, since a page depends on source files that Sphinx does not know of.
-docs: ## build the documentation site in build/docs
+docs: ## build the documentation site in build/docs, and check its English
+	@$(PYTHON) tools/prose.py --counts --limit 4 README.md CONTRIBUTING.md docs
 	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
 	echo "The site is in build/docs/index.html"
 
