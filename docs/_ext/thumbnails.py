@@ -1,4 +1,4 @@
-"""Small pictures of schedules: those of the gallery, and the files in docs/_static/curves, which this draws anew.
+"""Small pictures of schedules: for the gallery, and as files in docs/_static/curves, which this script writes.
 
 Run it after a change of CURVES, with the Python that `tools/env.py docs` prints and the checkout on PYTHONPATH.
 """
