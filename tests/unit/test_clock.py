@@ -331,6 +331,14 @@ def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
     assert all(re.search(words, str(each.message)) and each.filename == __file__ for each in caught)
 
 
+def test_a_decay_that_is_taken_back_is_said_in_a_scaled_run():
+    clock = Clock("51ba", ssr=2)
+    scheduler = bind(WSD, sgd(), clock)
+    tick(clock, 86, scheduler)  # the decay takes the last 20 of 102 batches
+    with pytest.warns(UserWarning, match=r"goes back from 0\.8 to 1"):
+        clock.extend("200ba")
+
+
 WITH_WARMUP = LinearWithWarmupScheduler("0.04dur")
 
 
