@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from timesched.cli.plan import draw_plan, make_plan_sources
 
 pytest.importorskip("ruamel.yaml")
 
+ROOT = Path(__file__).parents[2]
 GOOD = """
 max_duration: 100ba
 optimizer:
@@ -204,6 +206,17 @@ def test_examples_of_the_help_run(capsys, config, model, monkeypatch, command):
         arguments = shlex.split(call.replace("run.yaml", str(path)).replace("model:make", model))[1:]
         code, out, _ = run(capsys, *arguments)
         assert code in (0, 1) and out
+
+
+def test_the_first_commands_of_the_page_run(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    page = (ROOT / "docs/command_line.md").read_text(encoding="utf-8")
+    calls = page.partition("```\n")[2].partition("```")[0].splitlines()
+    assert len(calls) == 5
+    monkeypatch.chdir(tmp_path)  # one of them draws lr.svg
+    for call in calls:
+        code, out, err = run(capsys, *shlex.split(call, comments=True)[1:])
+        assert (code, err) == (0, "") and out
 
 
 def test_show_has_the_values_that_a_config_writes(capsys, config):
