@@ -51,7 +51,7 @@ WORDS = {
     "troubleshooting#gradscaler-skips-steps": "GradScaler, AMP, mixed precision, float16",
     "troubleshooting#batches-have-the-wrong-size-because-workers-read-ahead": "num_workers, prefetch",
     "steps_to_tokens": "steps to tokens, warmup_steps, max_steps, convert steps, num_warmup_steps",
-    "steps_to_tokens#a-table": "num_train_epochs, min_lr_ratio, min_lr, warmup_ratio",
+    "steps_to_tokens#convert-your-arguments": "num_train_epochs, min_lr_ratio, min_lr, warmup_ratio",
     "steps_to_tokens#switch-in-the-middle-of-a-run": "LambdaLR checkpoint, switch from torch",
     "glossary": "glossary, terms, definitions",
     "loop": "training loop, Clock, loop",
