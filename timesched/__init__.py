@@ -11,6 +11,7 @@ Composer's `State`, or a similar object), and it returns a multiplier. `bind` wr
 (0.5, 0.55)
 """
 
+from timesched import schedulers
 from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
@@ -20,28 +21,7 @@ from timesched.composition import CooldownScheduler, ProductScheduler, SequenceS
 from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedule import ComposerScheduler, Schedule
-from timesched.schedulers import (
-    ConstantScheduler,
-    ConstantWithWarmupScheduler,
-    CosineAnnealingScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    CyclicScheduler,
-    ExponentialScheduler,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    LinearWithWarmupScheduler,
-    MultiStepScheduler,
-    MultiStepWithWarmupScheduler,
-    OneCycleScheduler,
-    PiecewiseScheduler,
-    PolynomialScheduler,
-    PolynomialWithWarmupScheduler,
-    PowerScheduler,
-    RexScheduler,
-    StepScheduler,
-    WarmupStableDecayScheduler,
-)
+from timesched.schedulers import *  # noqa: F403  # the names of its `__all__`
 from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
 __version__ = "0.1.0"
@@ -54,41 +34,22 @@ __all__ = [
     "BranchPlan",
     "Clock",
     "ComposerScheduler",
-    "ConstantScheduler",
-    "ConstantWithWarmupScheduler",
     "CooldownScheduler",
-    "CosineAnnealingScheduler",
-    "CosineAnnealingWarmRestartsScheduler",
-    "CosineAnnealingWithWarmupScheduler",
-    "CyclicScheduler",
-    "ExponentialScheduler",
     "HalfLife",
     "Horizon",
-    "InverseSquareRootWithWarmupScheduler",
-    "LinearScheduler",
-    "LinearWithWarmupScheduler",
-    "MultiStepScheduler",
-    "MultiStepWithWarmupScheduler",
-    "OneCycleScheduler",
-    "PiecewiseScheduler",
-    "PolynomialScheduler",
-    "PolynomialWithWarmupScheduler",
-    "PowerScheduler",
     "ProductScheduler",
-    "RexScheduler",
     "Schedule",
     "SequenceScheduler",
     "State",
-    "StepScheduler",
     "Time",
     "TimeError",
     "TimeUnit",
     "Timestamp",
     "WarmupScheduler",
-    "WarmupStableDecayScheduler",
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
     "plan_branches",
     "weight_decay_for",
 ]
+__all__ += schedulers.__all__

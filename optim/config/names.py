@@ -164,7 +164,7 @@ def _full_name(cls: type) -> str:
 
 def _public_subclasses(module: ModuleType, base: type) -> Classes:
     """The public subclasses of a class in a module, by their names."""
-    members = {name: getattr(module, name) for name in module.__all__}
+    members = {name: getattr(module, name) for name in sorted(module.__all__)}
     return {
         name: cls for name, cls in members.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base
     }
