@@ -5,12 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.types import ParamGroup
-
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from ..step.common_steps import penalized_gradient, square_average_
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -41,7 +39,7 @@ class Adadelta(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -61,6 +59,7 @@ class Adadelta(RuleOptimizer):
     hyper = rule_table(COMMON, rho=Number(low=0.0, high=1.0), eps=NON_NEGATIVE)
     may_be_missing = frozenset(("maximize",))
     reads = ()
+    states = ("square_avg", "acc_delta")
 
     def __init__(
         self,
@@ -70,14 +69,9 @@ class Adadelta(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0,
         maximize: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("square_avg", "acc_delta")
+        super().__init__(params, locals())
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:

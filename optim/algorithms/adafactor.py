@@ -15,7 +15,7 @@ from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
 from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero
 from ..state.optimizer import State
-from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
@@ -65,7 +65,7 @@ class Adafactor(RuleOptimizer):
         relative_step: use the smaller of 0.01 and one over the root of the step count as the learning rate.
         warmup_init: with `relative_step`, begin at a millionth for each step instead of 0.01.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -111,11 +111,9 @@ class Adafactor(RuleOptimizer):
         scale_parameter: bool = True,
         relative_step: bool = False,
         warmup_init: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def check_combination(self, group: ParamGroup, where: str) -> None:
         super().check_combination(group, where)

@@ -14,7 +14,7 @@ from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
 from ..step.common_steps import add_over_root_, penalized_gradient
 from ..step.fused import fused_adagrad
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -43,7 +43,7 @@ class Adagrad(RuleOptimizer):
         eps: added to the root, at least 0. Default: 1e-6; torch's default: 1e-10.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -65,6 +65,7 @@ class Adagrad(RuleOptimizer):
     )
     may_be_missing = frozenset(("maximize",))
     fused = staticmethod(fused_adagrad)
+    states = ("sum",)
 
     def __init__(
         self,
@@ -75,14 +76,9 @@ class Adagrad(RuleOptimizer):
         initial_accumulator_value: float = 0,
         eps: float = 1e-6,
         maximize: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("sum",)
+        super().__init__(params, locals())
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         first = float(group["initial_accumulator_value"])

@@ -12,7 +12,7 @@ from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import fused_adam
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -50,7 +50,7 @@ class AdamBase(RuleOptimizer):
         maximize: ascend.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -86,10 +86,9 @@ class AdamBase(RuleOptimizer):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
@@ -164,7 +163,7 @@ class Adam(AdamBase):
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient. Default:
             False.
         enable_global_step: no effect, since `step` always exists. Default: False.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -192,10 +191,9 @@ class Adam(AdamBase):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True}, enable_global_step)
+        RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True})
 
 
 class AdamW(AdamBase):
@@ -235,7 +233,7 @@ class AdamW(AdamBase):
         cautious_weight_decay: whether an element decays only if the first moment does not move it away from 0
             (https://arxiv.org/abs/2510.12402). Default: False.
         enable_global_step: no effect, since `step` always exists. Default: False.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -268,7 +266,6 @@ class AdamW(AdamBase):
         *,
         maximize: bool = False,
         cautious_weight_decay: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True}, enable_global_step)
+        RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})

@@ -5,13 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.types import ParamGroup
-
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -41,7 +39,7 @@ class Adamax(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -60,6 +58,7 @@ class Adamax(RuleOptimizer):
 
     hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE)
     may_be_missing = frozenset(("maximize",))
+    states = ("exp_avg", "exp_inf")
 
     def __init__(
         self,
@@ -69,14 +68,9 @@ class Adamax(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0.0,
         maximize: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("exp_avg", "exp_inf")
+        super().__init__(params, locals())
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:

@@ -15,7 +15,7 @@ from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -48,7 +48,7 @@ class ASGD(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -68,6 +68,7 @@ class ASGD(RuleOptimizer):
     hyper = rule_table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
     may_be_missing = frozenset(("maximize",))
     reads = (STEP, "eta", "mu")
+    states = ("ax",)
 
     def __init__(
         self,
@@ -78,17 +79,12 @@ class ASGD(RuleOptimizer):
         t0: float = 1e6,
         weight_decay: float | Tensor = 0,
         maximize: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {STEP: 0.0, "eta": group["lr"], "mu": 1.0}
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("ax",)
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         # XLA, a lazy device, keeps equal numbers in one buffer. After the second step the etas differ. Each parameter

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
-
-from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from ..step.common_steps import moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 LARGEST_NORM = 10.0  # the upper limit of a parameter's norm in the trust ratio
@@ -46,7 +42,7 @@ class Lamb(RuleOptimizer):
         weight_decay: the share of the parameter that is added to the direction, at least 0.
         adam: do not scale the direction.
         enable_global_step: keep the state `step`.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -66,6 +62,8 @@ class Lamb(RuleOptimizer):
     hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, eps=NON_NEGATIVE, weight_decay=NON_NEGATIVE, adam=SWITCH)
     elementwise = False
     reads = ()
+    states = ("exp_avg", "exp_avg_sq")
+    counts_steps = False
 
     def __init__(
         self,
@@ -75,17 +73,9 @@ class Lamb(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0,
         adam: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        return {}
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("exp_avg", "exp_avg_sq")
+        super().__init__(params, locals())
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.types import ParamGroup
-
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
-from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -37,7 +33,7 @@ class Lion(RuleOptimizer):
         cautious_weight_decay: an element decays only if the step does not move it away from 0
             (https://arxiv.org/abs/2510.12402).
         enable_global_step: keep the state `step`.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -57,6 +53,8 @@ class Lion(RuleOptimizer):
     hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, weight_decay=NON_NEGATIVE, cautious_weight_decay=SWITCH)
     may_be_missing = frozenset(("cautious_weight_decay",))
     reads = ()
+    states = ("exp_avg",)
+    counts_steps = False
 
     def __init__(
         self,
@@ -66,16 +64,9 @@ class Lion(RuleOptimizer):
         weight_decay: float | Tensor = 0.0,
         *,
         cautious_weight_decay: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        return {}
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("exp_avg",)
+        super().__init__(params, locals())
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:

@@ -14,7 +14,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -53,7 +53,7 @@ class NAdam(RuleOptimizer):
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -76,6 +76,7 @@ class NAdam(RuleOptimizer):
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     reads = (STEP, "mu_product")
+    states = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -88,16 +89,12 @@ class NAdam(RuleOptimizer):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         return {STEP: 0.0, "mu_product": 1.0}
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
     def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[object], Any]) -> tuple[Factors, Factors]:

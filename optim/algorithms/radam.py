@@ -6,13 +6,12 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
-from timesched.types import ParamGroup
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -49,7 +48,7 @@ class RAdam(RuleOptimizer):
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -69,6 +68,7 @@ class RAdam(RuleOptimizer):
     hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
+    states = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -80,13 +80,9 @@ class RAdam(RuleOptimizer):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("exp_avg", "exp_avg_sq")
+        super().__init__(params, locals())
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:

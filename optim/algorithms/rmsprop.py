@@ -10,7 +10,7 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -46,7 +46,7 @@ class RMSprop(RuleOptimizer):
         centered: divide by the estimated deviation instead of the root of the square.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -86,10 +86,9 @@ class RMSprop(RuleOptimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         momentum = None if is_switched_off(group["momentum"]) else "momentum_buffer"

@@ -14,7 +14,7 @@ from ..base.scalar_states import STEP
 from ..base.sharding import local_shard
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from ..state.optimizer import State
-from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -45,7 +45,7 @@ class Rprop(RuleOptimizer):
         step_sizes: the smallest and the largest step size.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -70,6 +70,7 @@ class Rprop(RuleOptimizer):
         step_sizes=NumberTuple((NON_NEGATIVE, NON_NEGATIVE), ordered=True),
     )
     may_be_missing = frozenset(("maximize",))
+    states = ("prev", "step_size")
 
     def __init__(
         self,
@@ -79,13 +80,9 @@ class Rprop(RuleOptimizer):
         step_sizes: tuple[float, float] = (1e-6, 50.0),
         *,
         maximize: bool = False,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("prev", "step_size")
+        super().__init__(params, locals())
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         size = torch.zeros_like(p)

@@ -17,7 +17,7 @@ from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
 from ..step.common_steps import penalized_gradient
 from ..step.fused import fused_sgd
-from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -48,7 +48,7 @@ class SGD(RuleOptimizer):
         nesterov: look ahead; needs momentum above 0 and no dampening.
         maximize: ascend.
         enable_global_step: always keep the state `step`.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
@@ -82,11 +82,9 @@ class SGD(RuleOptimizer):
         weight_decay: float | Tensor = 0,
         nesterov: bool = False,
         maximize: bool = False,
-        *,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        super().__init__(params, locals())
 
     def check_combination(self, group: ParamGroup, where: str) -> None:
         if group["nesterov"] and (is_switched_off(group["momentum"]) or not is_switched_off(group["dampening"])):

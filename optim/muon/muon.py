@@ -30,7 +30,7 @@ from ..base.hyperparameters import (
 from ..base.sharding import Placement, row_zeros
 from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
 from ..state.optimizer import State
-from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
 from .matrices import block_rows, has_full_matrices, learning_rate_scale, matrix_shape, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
@@ -117,14 +117,14 @@ class Muon(RuleOptimizer):
         cautious_weight_decay: True: an element decays only where the step does not move it away from 0
             (https://arxiv.org/abs/2510.12402).
         adamw: a dict of arguments of `AdamW`: the defaults of groups with the algorithm "adamw", where they differ from
-            the defaults of `AdamW`. `lr` and the arguments above are for matrices only. `**precision` is for all
+            the defaults of `AdamW`. `lr` and the arguments above are for matrices only. `**options` are for all
             groups.
         lion: the same for the algorithm "lion" and `Lion`.
         process_group: a group of torch.distributed whose ranks hold the same parameters and gradients, as under DDP, or
             True for the default group. Each matrix is made orthogonal on one rank, which sends the step to the others.
             (Matrices of DTensors are shared without it.) Copies and pickles of the optimizer lose the process group.
         enable_global_step: keep the state `step`.
-        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`: how bfloat16
+        **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`: how bfloat16
             parameters are updated. See `Precision`.
 
     Raises:
@@ -171,6 +171,8 @@ class Muon(RuleOptimizer):
     reads = ()
     process_group: Any = None
     _compiled_own_steps: Callable[..., list[Tensor]] | None = None
+    states = ("momentum_buffer",)
+    counts_steps = False
 
     def __init__(
         self,
@@ -193,13 +195,20 @@ class Muon(RuleOptimizer):
         adamw: Mapping[str, object] | None = None,
         lion: Mapping[str, object] | None = None,
         process_group: object = None,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        self._others = _make_other_optimizers(precision, adamw=adamw, lion=lion)
-        self.process_group = read_process_group(process_group)
-        super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
-        _warn_of_large_updates(self)
+        self._construct(locals())
+
+    def _construct(self, arguments: dict[str, Any]) -> None:
+        """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`."""
+        options = arguments["options"]
+        self._others = _make_other_optimizers(options, adamw=arguments["adamw"], lion=arguments["lion"])
+        self.process_group = read_process_group(arguments["process_group"])
+        RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
+        large = [group["lr"] for group in self.param_groups if find_large_updates(group, group["lr"])]
+        if large:
+            text = f"{type(self).__name__}.lr={float(large[0]):g}: {LARGE_UPDATES}"
+            warn_once(Muon, "large updates", text, 3, FindingWarning)
 
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
@@ -275,12 +284,6 @@ class Muon(RuleOptimizer):
                 f"{where}split_sizes={group['split_sizes']!r}: with adjust_lr_fn='cerebras', blocks of different "
                 "shapes would have different weight decay. Pass 'match_rms_adamw', which does not scale weight decay."
             )
-
-    def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        return {}
-
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("momentum_buffer",)
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:
@@ -404,13 +407,9 @@ class NorMuon(Muon):
         adamw: Mapping[str, object] | None = None,
         lion: Mapping[str, object] | None = None,
         process_group: object = None,
-        enable_global_step: bool = False,
-        **precision: Unpack[Precision],
+        **options: Unpack[Options],
     ) -> None:
-        self._others = _make_other_optimizers(precision, adamw=adamw, lion=lion)
-        self.process_group = read_process_group(process_group)
-        RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
-        _warn_of_large_updates(self)
+        self._construct(locals())
 
     def check_combination(self, group: ParamGroup, where: str) -> None:
         super().check_combination(group, where)
@@ -434,21 +433,13 @@ def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
     return LARGE_UPDATES if lr > 0.01 and max(longer_sides, default=0) >= 256 else None
 
 
-def _warn_of_large_updates(optimizer: Muon) -> None:
-    """Warn of groups that `find_large_updates` finds, once in a process."""
-    large = [group["lr"] for group in optimizer.param_groups if find_large_updates(group, group["lr"])]
-    if large:
-        text = f"{type(optimizer).__name__}.lr={float(large[0]):g}: {LARGE_UPDATES}"
-        warn_once(Muon, "large updates", text, 3, FindingWarning)
-
-
 def _make_other_optimizers(
-    precision: Mapping[str, object], **arguments_by_name: Mapping[str, object] | None
+    options: Mapping[str, object], **arguments_by_name: Mapping[str, object] | None
 ) -> dict[str, RuleOptimizer]:
     """Make optimizers without parameters, by algorithm. They define the hyperparameters and states of their groups."""
     optimizers = {}
     for name, arguments in arguments_by_name.items():
-        optimizers[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
+        optimizers[name] = ALGORITHMS[name]([{"params": []}], **{**options, **(arguments or {})})
     return optimizers
 
 

@@ -59,6 +59,12 @@ class Precision(TypedDict, total=False):
     state_dtype: Any
 
 
+class Options(Precision, total=False):
+    """The keyword arguments that the constructors of all optimizers share."""
+
+    enable_global_step: bool
+
+
 class StateDtype:
     """The rule for `state_dtype`."""
 

@@ -27,7 +27,7 @@ from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
 from ..precision.options import DEFAULTS, REMAINDER, RULES, check_precision, has_precision_option, requested_dtype
-from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
+from ..precision.options import Options as Options  # noqa: PLC0414  # likewise
 from ..precision.widened import make_widening
 from ..state.keeper import cast_invariants, describe_tensor
 from ..state.optimizer import Optimizer, State
@@ -83,28 +83,30 @@ class RuleOptimizer(Optimizer):
     elementwise: ClassVar[bool] = True  # the update of an element depends only on this element
     matrices_apart: ClassVar[bool] = False  # matrices have other states than vectors, and are updated separately
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
+    counts_steps: ClassVar[bool] = True  # whether each parameter has the state `step`
+    states: ClassVar[tuple[str, ...]] = ()  # the names of the states of elements, if no group switches one of them off
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, if it supports the step
 
-    def __init__(self, params: ParamsT, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
+    def __init__(self, params: ParamsT, arguments: dict[str, Any]) -> None:
         """`arguments`: the constructor's arguments, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled_step: Callable[..., None] | None = None
         self._parameter_sets: set[tuple[int, ...]] = set()  # the sets of parameters with gradients in compiled steps
         self._known_counts = KnownCounts()
-        precision = arguments.get("precision", {})
-        for unknown in precision.keys() - RULES.keys():
+        options = dict(arguments["options"])
+        enable_global_step = options.pop("enable_global_step", False)
+        for unknown in options.keys() - RULES.keys():
             hint = argument_hint(unknown, arguments_of(type(self)))
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{hint}")
-        super().__init__(
-            params, {k: v for k, v in arguments.items() if k in self.hyper} | precision, enable_global_step
-        )
+        defaults = {name: value for name, value in arguments.items() if name in self.hyper} | options
+        super().__init__(params, defaults, enable_global_step)
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if arguments and arguments[-1].name == "precision":
-            # The signature shows the four options by name, for help() and for configs.
-            kind = inspect.Parameter.KEYWORD_ONLY
-            arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
+        if arguments and arguments[-1].annotation == "Unpack[Options]":
+            # The signature shows the options by name, for help() and for configs.
+            defaults, kind = {"enable_global_step": False, **DEFAULTS}, inspect.Parameter.KEYWORD_ONLY
+            arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in defaults.items()]
         cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: StateDict) -> None:
@@ -116,14 +118,14 @@ class RuleOptimizer(Optimizer):
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
         """The first values of the states that are one number for each parameter, by name."""
-        return {STEP: 0.0}
+        return {STEP: 0.0} if self.counts_steps else {}
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
         Stochastic rounding uses the positions of the names: each state has different noise.
         """
-        raise NotImplementedError
+        return self.states
 
     def advances_count(self, group: ParamGroup) -> bool:
         """Whether a step advances a count that exists although neither the rule nor an option needs it."""
