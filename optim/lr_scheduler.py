@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.binding.groups import APPLIED_FACTOR
-from timesched.horizon import Horizon, State
-from timesched.types import Tags
+from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Scheduler
+from .scheduler import Options, Scheduler, Unpack
 
 __all__ = [
     "ChainedLR",
@@ -145,11 +144,9 @@ class ConstantLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Constant(learning_rate, total_iters, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.Constant(learning_rate, total_iters, scheduler=self), options)
 
 
 class PolynomialLR(LRScheduler):
@@ -182,13 +179,12 @@ class PolynomialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        power: float = 1.0, cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        power: float = 1.0, cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(
             initial_learning_rate, end_learning_rate, total_iters, power, cycle, scheduler=self
         )
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class LinearLR(LRScheduler):
@@ -222,10 +218,10 @@ class LinearLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class ExponentialLR(LRScheduler):
@@ -257,10 +253,10 @@ class ExponentialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -294,13 +290,12 @@ class InverseExponentialTimeDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
-        decay_rate: float, staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        decay_rate: float, staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
             initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -329,12 +324,11 @@ class InverseSquareRootDecayLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
-        warmup_steps: Steps = 1.0, *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class CosineDecayLR(LRScheduler):
@@ -364,11 +358,11 @@ class CosineDecayLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -429,17 +423,16 @@ class WarmupStableDecayLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps, warmup_iters: Steps,
-        decay_iters: Steps, initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0,
-        warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Tags = None,
-        clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
+        initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0, warmup: str = "linear",
+        decay: str = "linear", decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.WarmupStableDecay(
             val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
             initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
             decay_rate=decay_rate, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class SequentialLR(composed.Sequential, LRScheduler):
@@ -500,11 +493,10 @@ class PiecewiseConstantLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.PiecewiseConstant(learning_rates, milestones, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.PiecewiseConstant(learning_rates, milestones, scheduler=self), options)
 
 
 class MultiStepLR(LRScheduler):
@@ -534,11 +526,11 @@ class MultiStepLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class StepLR(LRScheduler):
@@ -565,11 +557,10 @@ class StepLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Step(initial_learning_rate, step_size, gamma, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Step(initial_learning_rate, step_size, gamma, scheduler=self), options)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -597,11 +588,11 @@ class CosineAnnealingLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -630,12 +621,8 @@ class LambdaLR(hooks.Functions, LRScheduler):
     Source: `LambdaLR` of torch, with functions of a tensor.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Tags = None,
-        clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Lambda(initial_learning_rate, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+    def __init__(self, optimizer: Optimizer, initial_learning_rate: float, **options: Unpack[Options]) -> None:
+        self._construct(optimizer, formulas.Lambda(initial_learning_rate, scheduler=self), options)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -668,11 +655,11 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
-        eta_min: float = 0.0, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -698,11 +685,9 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.Multiplicative(initial_learning_rate, coefficient, scheduler=self), options)
 
 
 class ChainedLR(composed.Chained, LRScheduler):
@@ -772,15 +757,14 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: Steps = 2000,
-        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
-        scale_mode: str = "cycle", *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
             gamma=gamma, scale_mode=scale_mode, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class OneCycleLR(LRScheduler):
@@ -824,14 +808,13 @@ class OneCycleLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, max_lr: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
             final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):

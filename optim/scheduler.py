@@ -8,18 +8,19 @@ of a multiplier. To schedule any key with a schedule that exists already, use
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Self
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the schedulers, which import it from here
 
 from timesched.binding import Bound
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.binding.writing import check_finite
-from timesched.hints import check_argument_names
+from timesched.hints import check_argument_names, show_options
 from timesched.horizon import Horizon, State
 from timesched.ops import host_scalar
 from timesched.positions import Resolved, resolve_in_unit
@@ -44,9 +45,17 @@ STEP_METHODS = (
     "update_last_lr",
 )
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
-COMMON_ARGUMENTS = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
+DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
-_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *COMMON_ARGUMENTS))
+_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *DEFAULTS))
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of all schedulers."""
+
+    param_group_tags: Tags
+    clock: State | None
+    on_change: str
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -99,6 +108,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
+        show_options(cls, DEFAULTS)
         for base in cls.__mro__:
             methods = [name for name in STEP_METHODS if name in vars(base)]
             if methods and base.__module__.partition(".")[0] not in OWN_PACKAGES:
@@ -146,19 +156,14 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
-    def _construct(
-        self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Tags, clock: State | None, on_change: str
-    ) -> None:
+    def _construct(self, optimizer: Optimizer, closed_form: ClosedForm, options: Options) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes."""
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)
             vars(self)[name] = getattr(closed_form, field.name)
         closed_form = self._add_functions(closed_form)
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
-        Scheduler.__init__(
-            self, optimizer, total, param_group_tags=param_group_tags, clock=clock, on_change=on_change,
-            schedule=closed_form,
-        )  # fmt: skip
+        Scheduler.__init__(self, optimizer, total, schedule=closed_form, **options)
 
     def _add_functions(self, closed_form: Any) -> Any:
         """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""

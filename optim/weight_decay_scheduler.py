@@ -16,12 +16,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.horizon import State
-from timesched.types import Tags
-
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Scheduler
+from .scheduler import Options, Scheduler, Unpack
 
 __all__ = [
     "ChainedWD",
@@ -90,11 +87,9 @@ class ConstantWD(WeightDecayScheduler):
     """`ConstantLR` for the weight decay: `val` for `learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Tags = None,
-        clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Constant(val, total_iters, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.Constant(val, total_iters, scheduler=self), options)
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -104,21 +99,20 @@ class PolynomialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
-        cycle: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class LinearWD(WeightDecayScheduler):
     """`LinearLR` for the weight decay: `initial_val` for `initial_learning_rate`, `end_val` for `end_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Linear(initial_val, end_val, total_iters, cycle, scheduler=self), options)
 
 
 class ExponentialWD(WeightDecayScheduler):
@@ -126,10 +120,10 @@ class ExponentialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class InverseExponentialTimeDecayWD(WeightDecayScheduler):
@@ -137,23 +131,23 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
             initial_val, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class InverseSquareRootDecayWD(WeightDecayScheduler):
     """`InverseSquareRootDecayLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class CosineDecayWD(WeightDecayScheduler):
@@ -162,11 +156,9 @@ class CosineDecayWD(WeightDecayScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.CosineDecay(initial_val, end_val, total_iters, scheduler=self), options)
 
 
 class WarmupStableDecayWD(WeightDecayScheduler):
@@ -177,13 +169,13 @@ class WarmupStableDecayWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, val: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
-        decay_rate: float = 0.5, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.WarmupStableDecay(
             val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
             initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class SequentialWD(composed.Sequential, WeightDecayScheduler):
@@ -194,76 +186,64 @@ class PiecewiseConstantWD(WeightDecayScheduler):
     """`PiecewiseConstantLR` for the weight decay: `vals` for `learning_rates`."""
 
     def __init__(
-        self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.PiecewiseConstant(vals, milestones, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.PiecewiseConstant(vals, milestones, scheduler=self), options)
 
 
 class MultiStepWD(WeightDecayScheduler):
     """`MultiStepLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps], *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.MultiStep(initial_val, gamma, milestones, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.MultiStep(initial_val, gamma, milestones, scheduler=self), options)
 
 
 class StepWD(WeightDecayScheduler):
     """`StepLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Step(initial_val, step_size, gamma, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.Step(initial_val, step_size, gamma, scheduler=self), options)
 
 
 class CosineAnnealingWD(WeightDecayScheduler):
     """`CosineAnnealingLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.CosineAnnealing(initial_val, T_max, eta_min, scheduler=self), options)
 
 
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
-    def __init__(
-        self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Lambda(initial_val, scheduler=self), param_group_tags, clock, on_change)
+    def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[Options]) -> None:
+        self._construct(optimizer, formulas.Lambda(initial_val, scheduler=self), options)
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
     """`CosineAnnealingWarmRestarts` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0, *,
-        param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
     """`MultiplicativeLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Tags = None,
-        clock: State | None = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        closed_form = formulas.Multiplicative(initial_val, coefficient, scheduler=self)
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self, optimizer: Optimizer, initial_val: float, coefficient: float, **options: Unpack[Options]
+    ) -> None:
+        self._construct(optimizer, formulas.Multiplicative(initial_val, coefficient, scheduler=self), options)
 
 
 class ChainedWD(composed.Chained, WeightDecayScheduler):
@@ -275,15 +255,14 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, base_val: float, max_val: float, step_size_up: Steps = 2000,
-        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
-        scale_mode: str = "cycle", *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
             gamma=gamma, scale_mode=scale_mode, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class OneCycleWD(WeightDecayScheduler):
@@ -292,14 +271,13 @@ class OneCycleWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, max_val: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
+        anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,
             final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, options)
 
 
 class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):

@@ -69,6 +69,15 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     return {argument.name: argument for argument in arguments}
 
 
+def show_options(cls: Any, defaults: Mapping[str, object]) -> None:
+    """Set the signature of a class, which shows `**options: Unpack[Options]` as arguments by name, with defaults."""
+    _, *arguments = inspect.signature(cls.__init__).parameters.values()
+    if arguments and arguments[-1].annotation == "Unpack[Options]":
+        kind = inspect.Parameter.KEYWORD_ONLY
+        arguments[-1:] = [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
+    cls.__signature__ = inspect.Signature(arguments)
+
+
 def check_argument_names(cls: type, keywords: Mapping[str, object]) -> None:
     """Raise `TypeError` with a hint, in place of Python's, for a keyword that a constructor does not take."""
     arguments = arguments_of(cls)

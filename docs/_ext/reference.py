@@ -282,7 +282,8 @@ def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) 
         return None
     if thing is timesched.Schedule:  # which is not made itself
         return "", None
-    own = signature(thing.__init__, bound_method=True)  # type: ignore[misc]  # of this very class
+    own = getattr(thing, "__signature__", None)  # of a scheduler of `optim`
+    own = own or signature(thing.__init__, bound_method=True)  # type: ignore[misc]  # of this very class
     return stringify_signature(own, unqualified_typehints=True, show_return_annotation=False), None
 
 

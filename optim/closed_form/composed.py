@@ -13,11 +13,9 @@ from torch.optim import Optimizer
 from timesched.binding.groups import select_groups
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
-from timesched.horizon import State
 from timesched.time.units import TimeError
-from timesched.types import Tags
 
-from ..scheduler import Scheduler
+from ..scheduler import Options, Scheduler, Unpack
 from .formulas import Chain, Steps, as_time
 
 
@@ -25,11 +23,11 @@ class Sequential(Scheduler):
     """One scheduler after another."""
 
     def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Tags = None, clock: State | None = None, on_change: str = "same",
+        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps], last_epoch: int = -1,
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        tags, clock = _resolve_tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+        options = _resolve_options(self, optimizer, schedulers, options)
         steps = counts().metadata["read"](f"{name}.milestones", milestones)
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
@@ -43,53 +41,38 @@ class Sequential(Scheduler):
             )
         self.schedulers, self.milestones, self.scales = list(schedulers), list(steps), schedulers[0].scales
         schedule = SequenceScheduler([child.schedule for child in schedulers], [as_time(step) for step in steps])
-        super().__init__(
-            optimizer, None, last_epoch, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule
-        )
+        super().__init__(optimizer, None, last_epoch, schedule=schedule, **options)
 
 
 class Chained(Scheduler):
     """The product of several schedulers."""
 
-    def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        optimizer = _first_optimizer(schedulers)
-        tags, clock = _resolve_tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+    def __init__(self, schedulers: Sequence[Scheduler], **options: Unpack[Options]) -> None:
+        has_first = isinstance(schedulers, Sequence) and bool(schedulers)  # otherwise `_check_children` raises
+        optimizer: Any = getattr(schedulers[0], "optimizer", None) if has_first else None
+        options = _resolve_options(self, optimizer, schedulers, options)
         self.schedulers, self.scales = list(schedulers), schedulers[0].scales
         schedule = Chain(tuple(child.schedule for child in schedulers))
-        super().__init__(optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule)
+        super().__init__(optimizer, schedule=schedule, **options)
 
 
 class ScaledPerGroup(Scheduler):
     """A scheduler, times the factor of each group."""
 
-    def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Tags = None, clock: State | None = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        tags, clock = _resolve_tags_and_clock(self, optimizer, [scheduler], param_group_tags, clock)
+    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **options: Unpack[Options]) -> None:
+        options = _resolve_options(self, optimizer, [scheduler], options)
         self.scheduler, self.scales = scheduler, scheduler.scales + 1
-        super().__init__(
-            optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=scheduler.schedule
-        )
+        super().__init__(optimizer, schedule=scheduler.schedule, **options)
 
 
-def _first_optimizer(schedulers: object) -> Any:
-    """The optimizer of the first scheduler; None if there is none, which `_check_children` then rejects."""
-    return getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
-
-
-def _resolve_tags_and_clock(
-    parent: Scheduler, optimizer: Any, schedulers: Any, tags: Tags, clock: State | None
-) -> tuple[Any, Any]:
-    """The tags and the clock of a parent: its arguments, or else the tags and the clock of its children.
+def _resolve_options(parent: Scheduler, optimizer: Any, schedulers: Any, options: Options) -> Options:
+    """The options of a parent. Where they have no tags or no clock, it gets the tags and the clock of its children.
 
     Raises `TypeError` for a child that is not a scheduler of optim, and `ValueError` for children that do not match.
     """
     _check_children(parent, optimizer, schedulers)
     name = type(parent).__name__
+    tags, clock = options.get("param_group_tags"), options.get("clock")
     tags = schedulers[0].tags if tags is None else tags
     for i, child in enumerate(schedulers):
         if child.clock is not None and clock not in (None, child.clock):
@@ -100,7 +83,7 @@ def _resolve_tags_and_clock(
                 f"{name}.schedulers[{i}]: its tags are {child.tags!r}, and the others have {tags!r}. Make all "
                 f"schedulers with the same param_group_tags."
             )
-    return tags, clock
+    return {**options, "param_group_tags": tags, "clock": clock}
 
 
 def _check_children(parent: Scheduler, optimizer: object, schedulers: object) -> None:

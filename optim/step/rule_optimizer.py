@@ -5,7 +5,6 @@ The class has five parts: methods of a subclass, the state, a step, a compiled s
 
 from __future__ import annotations
 
-import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
-from timesched.hints import argument_hint, arguments_of
+from timesched.hints import argument_hint, arguments_of, show_options
 from timesched.ops import check_compiler
 from timesched.types import ParamGroup, StateDict
 
@@ -102,12 +101,7 @@ class RuleOptimizer(Optimizer):
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if arguments and arguments[-1].annotation == "Unpack[Options]":
-            # The signature shows the options by name, for help() and for configs.
-            defaults, kind = {"enable_global_step": False, **DEFAULTS}, inspect.Parameter.KEYWORD_ONLY
-            arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in defaults.items()]
-        cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
+        show_options(cls, {"enable_global_step": False, **DEFAULTS})
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)

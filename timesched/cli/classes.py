@@ -6,13 +6,13 @@ import argparse
 import inspect
 
 from optim.config.names import LR, SCHEDULE
-from optim.scheduler import COMMON_ARGUMENTS
+from optim.scheduler import DEFAULTS
 
 _KINDS = {
     "Schedules, which multiply the initial value": SCHEDULE,
     "Schedulers, which set a learning rate, or with WD in place of LR a weight decay": LR,
 }
-_HIDDEN_ARGUMENTS = ("optimizer", "horizon", *COMMON_ARGUMENTS)
+_HIDDEN_ARGUMENTS = ("optimizer", "horizon", *DEFAULTS)
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
