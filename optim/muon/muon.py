@@ -29,6 +29,7 @@ from ..base.hyperparameters import (
 )
 from ..base.sharding import Placement, row_zeros
 from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
+from ..precision.options import RULES
 from ..state.optimizer import State
 from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
@@ -201,8 +202,10 @@ class Muon(RuleOptimizer):
 
     def _construct(self, arguments: dict[str, Any]) -> None:
         """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`."""
-        options = arguments["options"]
-        self._others = _make_other_optimizers(options, adamw=arguments["adamw"], lion=arguments["lion"])
+        precision = {name: value for name, value in arguments["options"].items() if name in RULES}
+        self._others: dict[str, RuleOptimizer] = {}  # they have no parameters
+        for name, algorithm in ALGORITHMS.items():
+            self._others[name] = algorithm([{"params": []}], **{**precision, **(arguments[name] or {})})
         self.process_group = read_process_group(arguments["process_group"])
         RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
         large = [group["lr"] for group in self.param_groups if find_large_updates(group, group["lr"])]
@@ -431,16 +434,6 @@ def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
         return None
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
     return LARGE_UPDATES if lr > 0.01 and max(longer_sides, default=0) >= 256 else None
-
-
-def _make_other_optimizers(
-    options: Mapping[str, object], **arguments_by_name: Mapping[str, object] | None
-) -> dict[str, RuleOptimizer]:
-    """Make optimizers without parameters, by algorithm. They define the hyperparameters and states of their groups."""
-    optimizers = {}
-    for name, arguments in arguments_by_name.items():
-        optimizers[name] = ALGORITHMS[name]([{"params": []}], **{**options, **(arguments or {})})
-    return optimizers
 
 
 def _select_tensors(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
