@@ -1,6 +1,9 @@
-"""The command line, `timesched` or `python -m timesched`: look at a schedule before it runs.
+"""Look at schedules before they run.
 
-The command line is above both packages: it imports `optim`, and no module imports it.
+A SCHEDULE is one of:
+- the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')". `timesched list` prints all
+  classes. A short name such as Linear, WSD or CosineDecay is enough. Arguments are literals; nothing is evaluated.
+- a YAML config, for all its schedulers, or config.yaml:0 for one of them. For a config on standard input, write -.
 """
 
 from __future__ import annotations
@@ -17,14 +20,6 @@ from typing import Any, NoReturn
 import timesched
 from timesched.hints import similar_names
 
-_DESCRIPTION = """\
-Look at schedules before they run.
-
-A SCHEDULE is one of:
-- the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')". `timesched list` prints all
-  classes. A short name such as Linear, WSD or CosineDecay is enough. Arguments are literals; nothing is evaluated.
-- a YAML config, for all its schedulers, or config.yaml:0 for one of them. For a config on standard input, write -.
-"""
 _EPILOG = """\
 examples:
   timesched plot "LinearWithWarmupScheduler('0.1dur')" "WSD('0.1dur')" --max-duration 90ep
@@ -38,10 +33,10 @@ standard error.
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that prints errors as one line, and reads `-5ba` and `-:0` as values."""
+    """A parser that prints errors as one line, keeps the lines of texts, and reads `-5ba` and `-:0` as values."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
     def error(self, message: str) -> NoReturn:
@@ -78,8 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     check_optim()
     from timesched.cli import check, classes, groups, memory, plan, show  # which import optim
 
-    raw = argparse.RawDescriptionHelpFormatter
-    top = _Parser(prog="timesched", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    top = _Parser(prog="timesched", description=__doc__, epilog=_EPILOG)
     top.add_argument("--version", action="version", version=f"timesched {timesched.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for module in (show, check, plan, groups, memory, classes):

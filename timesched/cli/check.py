@@ -1,4 +1,18 @@
-"""`timesched check`: find likely mistakes in a config before it runs."""
+"""Look for likely mistakes in schedules, and print a line for each:
+
+- a warmup that is longer than the run, or a phase that is never reached
+- a jump of the value that is not a milestone
+- a beta that changes in the first steps of its average, which Adam's bias correction does not follow
+- a value at the last batch that is far from the end value
+- a time that cannot be converted, with the conversion factor that is missing
+- tags that match no group (with --model)
+- two schedulers of one key
+- norms or biases with weight decay (with --model)
+- a schedule that multiplies 0, such as the weight decay of an optimizer without one (with --model)
+- bfloat16 weights that the learning rate cannot change (with --model)
+- a learning rate of Muon that suits a different adjust_lr_fn (with --model)
+A learning rate of 0 in the first batch is a note. With notes alone the exit code is 0.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +40,11 @@ from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
 from timesched.time.units import Exact, TimeUnit, format_number
 
+_EXAMPLES = """\
+examples:
+  timesched check "LinearWithWarmupScheduler('200ba')" --max-duration 100ba
+  timesched check run.yaml --model model:make
+"""
 _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _ADAM: tuple[type, ...] = (optim.AdamBase, optim.RAdam)
@@ -36,30 +55,7 @@ _CORRECTED: dict[str, tuple[type, ...]] = {
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = """\
-Look for likely mistakes in schedules, and print a line for each:
-- a warmup that is longer than the run, or a phase that is never reached
-- a jump of the value that is not a milestone
-- a beta that changes in the first steps of its average, which Adam's bias correction does not follow
-- a value at the last batch that is far from the end value
-- a time that cannot be converted, with the conversion factor that is missing
-- tags that match no group (with --model)
-- two schedulers of one key
-- norms or biases with weight decay (with --model)
-- a schedule that multiplies 0, such as the weight decay of an optimizer without one (with --model)
-- bfloat16 weights that the learning rate cannot change (with --model)
-- a learning rate of Muon that suits a different adjust_lr_fn (with --model)
-A learning rate of 0 in the first batch is a note. With notes alone the exit code is 0.
-"""
-    examples = """\
-examples:
-  timesched check "LinearWithWarmupScheduler('200ba')" --max-duration 100ba
-  timesched check run.yaml --model model:make
-"""
-    raw = argparse.RawDescriptionHelpFormatter
-    check = commands.add_parser(
-        "check", help="what may be wrong", description=about, epilog=examples, formatter_class=raw
-    )
+    check = commands.add_parser("check", help="what may be wrong", description=__doc__, epilog=_EXAMPLES)
     check.add_argument("schedule", metavar="SCHEDULE", help=SCHEDULE_HELP)
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run_options(check)

@@ -1,4 +1,4 @@
-"""`timesched list`: print the classes that a command line may name."""
+"""Print the classes that a SCHEDULE may name, each with its arguments, and what it does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _HIDDEN_ARGUMENTS = ("optimizer", "horizon", *DEFAULTS)
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "Print the classes that a SCHEDULE may name, each with its arguments, and what it does."
-    commands.add_parser("list", help="list the schedules", description=about).set_defaults(run=_run_list)
+    commands.add_parser("list", help="list the schedules", description=__doc__).set_defaults(run=_run_list)
 
 
 def _run_list(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`timesched groups`: print the parameter groups of a config's optimizer."""
+"""Print the parameter groups of the optimizer: tags, sizes, hyperparameters and names of parameters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from timesched.cli.memory import add_optimizer_options, read_optimizer
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "Print the parameter groups of the optimizer: tags, sizes, hyperparameters and names of parameters."
-    groups = commands.add_parser("groups", help="the parameter groups of the optimizer", description=about)
+    groups = commands.add_parser("groups", help="the parameter groups of the optimizer", description=__doc__)
     add_optimizer_options(groups)
-    groups.add_argument(
-        "--names",
-        type=_read_count,
-        metavar="N",
-        help="how many parameter names of each group to print (default: 3, or all with `matrices`)",
-    )
+    names = "how many parameter names of each group to print (default: 3, or all with `matrices`)"
+    groups.add_argument("--names", type=_read_count, metavar="N", help=names)
     groups.set_defaults(run=_run_groups)
 
 

@@ -1,4 +1,4 @@
-"""`timesched memory`: print the bytes of an optimizer's state without a model in memory."""
+"""Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from timesched.drawing.table import Table
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = (
-        "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
-    )
-    memory = commands.add_parser("memory", help="the bytes of optimizer state", description=about)
+    memory = commands.add_parser("memory", help="the bytes of optimizer state", description=__doc__)
     add_optimizer_options(memory)
     memory.add_argument("--average", action="store_true", help="include an optim.WeightAverage of the weights")
     memory.set_defaults(run=_run_memory)

@@ -1,4 +1,7 @@
-"""`timesched plan`: plan runs of several lengths that branch from one stable run."""
+"""Plan runs of several lengths that share one stable run. Each run has a row: its length, the time at which its decay
+starts, and what it trains on its own from there. Save the stable run at the starts, and load a state into a run of the
+length. A config plans all its schedules together, and the override is its key for each run.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,15 @@ from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table
 from timesched.time.value import Time
 
-
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = """\
-Plan runs of several lengths that share one stable run. Each run has a row: its length, the time at which its decay
-starts, and what it trains on its own from there. Save the stable run at the starts, and load a state into a run of the
-length. A config plans all its schedules together, and the override is its key for each run.
-"""
-    examples = """\
+_EXAMPLES = """\
 examples:
   timesched plan "WSD('500ba', t_decay='0.2dur')" --lengths 10000ba,20000ba
   timesched plan "WSD('500ba')" --lengths 10Btok,20Btok --samples-per-batch 256 --tokens-per-sample 2048 --format json
 """
-    raw = argparse.RawDescriptionHelpFormatter
-    plan = commands.add_parser(
-        "plan", help="branches of a stable run", description=about, epilog=examples, formatter_class=raw
-    )
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser("plan", help="branches of a stable run", description=__doc__, epilog=_EXAMPLES)
     plan.add_argument("schedule", metavar="SCHEDULE", help=SCHEDULE_HELP)
     plan.add_argument("--lengths", required=True, metavar="TIMES", help="lengths of the runs: 100Btok,200Btok")
     add_conversion_factors(plan.add_argument_group("the run", "each option replaces the same key of a config"))

@@ -28,7 +28,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     plot = commands.add_parser("plot", help="a picture", description="Draw schedules over a run, all in one picture.")
     for command, name in ((show, "show"), (plot, "plot")):
-        command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
+        command.epilog = _EXAMPLES.format(name)
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE", help=SCHEDULE_HELP)
         add_run_options(command)
         command.add_argument(
