@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
-from ..step.work import Factors
+from ..step.rule_optimizer import Factors, Options, ParamsT, RuleOptimizer, Unpack
 
 
 class Lion(RuleOptimizer):

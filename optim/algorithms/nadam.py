@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
@@ -14,8 +13,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
-from ..step.work import Factors
+from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
 
 
 class NAdam(RuleOptimizer):

@@ -72,11 +72,12 @@ class Number:
         return self.low
 
     def held_value(self, value: Any, device: torch.device) -> Any:
-        """The value after `hold_tensors()`: a tensor in place of a number that may change."""
+        """The value after `hold_tensors()`: a tensor in place of a number that may change, in float64 if possible."""
         fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
         if fixed or value is None or isinstance(value, Tensor):
             return value
-        return hyperparameter_tensor(float(value), device)
+        dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
+        return host_scalar(float(value), dtype).to(device)
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,15 @@ class Choice(FixedRule):
             raise error(f"{name}={value!r}: it must be {' or '.join(map(repr, self.options))}.")
 
 
+class Counts(FixedRule):
+    """A tuple or list of any number of whole numbers above 0, or None."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None:
+            several = isinstance(value, (tuple, list)) and len(value) > 0
+            NumberTuple((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
+
+
 class Rule(Protocol):
     """The values that a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
 
@@ -154,12 +164,6 @@ BETAS = NumberTuple((FRACTION, FRACTION))
 SWITCH = Choice()
 
 
-def hyperparameter_tensor(value: float, device: torch.device) -> Tensor:
-    """A 0-dim tensor for a hyperparameter, in float64 where the device has it."""
-    dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
-    return host_scalar(value, dtype).to(device)
-
-
 def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> None:
     """Check all hyperparameters of a group. An error begins with `where`."""
     for name, rule in rules.items():
@@ -179,6 +183,15 @@ def read_tags(tags: Tags, where: str) -> set[Any]:
         raise TypeError(f"{where}tags={names!r}: every tag must be a string. Pass tags=['a name'].")
     check_own_tags(names, where)
     return set(names)
+
+
+def comparable_value(value: object) -> Any:
+    """A value that can be compared and hashed: numbers instead of tensors, tuples instead of lists."""
+    if isinstance(value, Tensor):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return tuple(comparable_value(item) for item in value)
+    return value if value.__hash__ is not None else repr(value)
 
 
 def is_switched_off(value: object) -> bool:

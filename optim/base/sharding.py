@@ -29,6 +29,11 @@ class Placement(NamedTuple):
     placements: Any  # torch's `Shard(dim)`, `Replicate()` and so on: one for each dimension of the mesh
     full: list[FullTensor]  # one for each parameter
 
+    def splitting_mesh_dims(self) -> list[int]:
+        """The dimensions of the device mesh along which tensors are split among several ranks."""
+        placements = enumerate(self.placements)
+        return [i for i, x in placements if shard_dim(x) is not None and self.mesh.size(i) > 1]
+
 
 def note_dtensor(params: Iterable[Tensor]) -> None:
     """Remember the class DTensor if one of these is distributed. Call this with all parameters that a user passes."""
@@ -59,12 +64,6 @@ def shard_dim(placement: Any) -> int | None:
     (A strided shard of torch 2.13 does not call itself a shard.)
     """
     return None if placement.is_replicate() else placement.dim
-
-
-def splitting_mesh_dims(placement: Placement) -> list[int]:
-    """The dimensions of the device mesh along which tensors are split among several ranks."""
-    mesh, placements = placement.mesh, placement.placements
-    return [i for i, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(i) > 1]
 
 
 def shard_shape_and_offsets(p: Any) -> tuple[Any, Any]:

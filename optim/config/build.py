@@ -23,10 +23,11 @@ from timesched.time.value import TimeLike
 from timesched.types import Tags
 
 from .. import lr_scheduler
+from ..base.hyperparameters import comparable_value
 from ..groups import configure_param_groups
 from ..groups.decay import decaying_groups, norm_and_bias_names, scheduled_groups
 from ..groups.parameters import NamedParameter, find_parameters
-from ..groups.rules import FACTOR, comparable_value, read_factor_claims, read_factors
+from ..groups.rules import FACTOR, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
 from .names import optimizers, read_constructor
 from .problems import Problems, prefix_errors

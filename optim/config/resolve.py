@@ -17,7 +17,8 @@ from timesched.time.value import Time
 
 from .. import lr_scheduler
 from ..algorithms.adam import Adam
-from ..groups.rules import FACTOR, RULE_KEYS, Claim, comparable_value, read_rule, require_rules
+from ..base.hyperparameters import comparable_value
+from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Constructor, Family, optimizers, read_constructor
 from .problems import Problems, prefix_errors

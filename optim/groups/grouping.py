@@ -11,20 +11,11 @@ from torch import Tensor, nn
 from timesched.binding.groups import APPLIED_FACTOR, FACTOR_KEYS
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, read_tags
+from ..base.hyperparameters import NON_NEGATIVE, comparable_value, read_tags
 from .depth import depth_factors
 from .matrices import Decision, decide_algorithms
 from .parameters import find_parameters
-from .rules import (
-    Claim,
-    Selector,
-    claims_by_parameter,
-    comparable_value,
-    make_claims,
-    merge_claims,
-    read_factors,
-    read_rules,
-)
+from .rules import Claim, Selector, claims_by_parameter, make_claims, merge_claims, read_factors, read_rules
 from .width import width_factors
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.hints import nearest_names
 
-from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, read_tags
+from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, comparable_value, read_tags
 from .parameters import NamedParameter
 
 Selector = str | type[nn.Module]
@@ -216,12 +216,3 @@ def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], di
                 )
     tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
     return tags, {key: value for key, (value, _) in values.items()}
-
-
-def comparable_value(value: object) -> Any:
-    """A value that can be compared and hashed: numbers instead of tensors, tuples instead of lists."""
-    if isinstance(value, Tensor):
-        return value.item()
-    if isinstance(value, (list, tuple)):
-        return tuple(comparable_value(item) for item in value)
-    return value if value.__hash__ is not None else repr(value)

@@ -11,8 +11,7 @@ from timesched.binding.groups import APPLIED_FACTOR
 from timesched.drawing.table import Table
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import HYPERPARAMETERS, read_tags
-from .rules import comparable_value
+from ..base.hyperparameters import HYPERPARAMETERS, comparable_value, read_tags
 
 
 def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], names: int | None = None) -> str:

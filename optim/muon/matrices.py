@@ -15,15 +15,7 @@ from torch import Tensor
 
 from timesched.types import ParamGroup
 
-from ..base.sharding import (
-    Placement,
-    distribute_like,
-    full_tensor,
-    local_shard,
-    make_dtensor,
-    row_placement,
-    splitting_mesh_dims,
-)
+from ..base.sharding import Placement, distribute_like, full_tensor, local_shard, make_dtensor, row_placement
 from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_cautiously_, is_zero, lerp, lerp_, mul_
 from ..step.work import Factors
 from .newton_schulz import orthogonalize
@@ -57,7 +49,7 @@ def block_rows(rows: int, group: ParamGroup) -> list[int]:
 def has_full_matrices(placement: Placement, i: int, h: ParamGroup) -> bool:
     """Whether this rank's shard of the `i`-th parameter of a work consists of full matrices."""
     stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
-    return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
+    return all(placement.placements[j].dim < stack_dims for j in placement.splitting_mesh_dims())
 
 
 def update_full(h: Factors, f: Factors, columns: Columns) -> None:

@@ -16,17 +16,7 @@ from timesched.types import ParamGroup, StateDict
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import (
-    FRACTION,
-    HYPERPARAMETERS,
-    NON_NEGATIVE,
-    SWITCH,
-    Choice,
-    FixedRule,
-    Number,
-    NumberTuple,
-    rule_table,
-)
+from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, NON_NEGATIVE, SWITCH, Choice, Counts, Number, rule_table
 from ..base.sharding import Placement, row_zeros
 from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
 from ..precision.options import RULES
@@ -44,15 +34,6 @@ LARGE_UPDATES = (
     "with adjust_lr_fn='cerebras', updates are about as large as AdamW's at the same learning rate. Pass a learning "
     "rate that suits AdamW, such as 3e-4, or another adjust_lr_fn, such as 'original'."
 )
-
-
-class Rows(FixedRule):
-    """The rule for `split_sizes`: the number of rows of each block, or None."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None:
-            several = isinstance(value, (tuple, list)) and len(value) > 0
-            NumberTuple((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
 
 
 class Muon(RuleOptimizer):
@@ -159,7 +140,7 @@ class Muon(RuleOptimizer):
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
         flatten=Choice((None, True, False)),
-        split_sizes=Rows(),
+        split_sizes=Counts(),
         num_heads=Number(low=1, integer=True, optional=True),
         transposed=SWITCH,
         ns_dtype=Choice((None, *DTYPES, *(getattr(torch, name) for name in DTYPES))),

@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.sharding import splitting_mesh_dims
 from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..step.execution import StartedStep, start_step
 from ..step.work import Factors, Work
@@ -154,7 +153,7 @@ def _find_sharing(work: Work, i: int, process_group: object) -> tuple[Any, int |
     from torch.distributed.tensor import Shard
 
     mesh, placements, _ = work.placement
-    mesh_dims = splitting_mesh_dims(work.placement)
+    mesh_dims = work.placement.splitting_mesh_dims()
     if len(mesh_dims) != 1 or has_full_matrices(work.placement, i, work.hyper):
         return None
     placement = placements[mesh_dims[0]]

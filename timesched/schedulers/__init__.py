@@ -1,21 +1,16 @@
 """One small class for each public schedule: Composer's, with its names, arguments and defaults, and newer ones."""
 
-from timesched.schedulers.cycles import CyclicScheduler, OneCycleScheduler
-from timesched.schedulers.decay import (
-    InverseSquareRootWithWarmupScheduler,
-    PowerScheduler,
-    RexScheduler,
-    WarmupStableDecayScheduler,
-)
-from timesched.schedulers.piecewise import PiecewiseScheduler
-from timesched.schedulers.warmup import (
+from .cycles import CyclicScheduler, OneCycleScheduler
+from .decay import InverseSquareRootWithWarmupScheduler, PowerScheduler, RexScheduler, WarmupStableDecayScheduler
+from .piecewise import PiecewiseScheduler
+from .warmup import (
     ConstantWithWarmupScheduler,
     CosineAnnealingWithWarmupScheduler,
     LinearWithWarmupScheduler,
     MultiStepWithWarmupScheduler,
     PolynomialWithWarmupScheduler,
 )
-from timesched.schedulers.without_warmup import (
+from .without_warmup import (
     ConstantScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,

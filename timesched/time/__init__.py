@@ -1,7 +1,7 @@
 """Times, their units, and the counters of a run."""
 
-from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeError, TimeUnit
-from timesched.time.value import Time, TimeLike, ensure_time
+from .timestamp import Timestamp
+from .units import TimeError, TimeUnit
+from .value import Time, TimeLike, ensure_time
 
 __all__ = ["Time", "TimeError", "TimeLike", "TimeUnit", "Timestamp", "ensure_time"]

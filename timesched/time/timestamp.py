@@ -9,18 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from timesched.time.units import (
-    FRACTIONAL_UNITS,
-    Counter,
-    EpochCounter,
-    Exact,
-    Ordered,
-    TimeError,
-    TimeUnit,
-    exact_number,
-)
-from timesched.time.value import Time, read_counter
 from timesched.types import StateDict
+
+from .units import FRACTIONAL_UNITS, Counter, EpochCounter, Exact, Ordered, TimeError, TimeUnit, exact_number
+from .value import Time, read_counter
 
 # All counters with their units, in the order of the constructor, and then the wall clocks.
 _COUNTERS = {

@@ -62,7 +62,7 @@ class TimeUnit(str, Enum):
             for unit in cls:
                 if text in (unit._value_, unit._name_.lower()):
                     return unit
-        raise TimeError(f"{value!r} is not a time unit. Use one of {UNIT_NAMES}.")
+        raise TimeError(f"{value!r} is not a time unit. Use one of {UNITS}.")
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -129,7 +129,7 @@ def unit_of(counter: Counter) -> TimeUnit:
 
 
 FRACTIONAL_UNITS = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all other units have whole counts only
-UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
+UNITS = ", ".join(unit.value for unit in TimeUnit)  # for messages
 
 # Underscores are allowed between digits only, as in Python's literals. [0-9] excludes the digits of other scripts.
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
@@ -247,5 +247,5 @@ def _describe_unreadable(text: str) -> str:
     if text != "".join(text.split()):
         return f"{text!r} contains spaces. Write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):
-        return f"{text!r} has no unit. Append one of {UNIT_NAMES}, as in '{text}ba'."
-    return f"{text!r} is not a time. Write a number and one of {UNIT_NAMES}, as in '10ba', or '1h20m40s'."
+        return f"{text!r} has no unit. Append one of {UNITS}, as in '{text}ba'."
+    return f"{text!r} is not a time. Write a number and one of {UNITS}, as in '10ba', or '1h20m40s'."

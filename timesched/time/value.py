@@ -12,17 +12,7 @@ from typing import Any, Generic, Union, cast
 
 from typing_extensions import TypeVar
 
-from timesched.time.units import (
-    FRACTIONAL_UNITS,
-    UNIT_NAMES,
-    Exact,
-    Ordered,
-    TimeError,
-    TimeUnit,
-    exact_number,
-    number_text,
-    parse_time,
-)
+from .units import FRACTIONAL_UNITS, UNITS, Exact, Ordered, TimeError, TimeUnit, exact_number, number_text, parse_time
 
 TValue = TypeVar("TValue", bound=int | float | Fraction, default=Any)
 TimeLike = Union["Time", str]
@@ -159,7 +149,7 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact_number(i)
         if default_int_unit is None:
-            raise TimeError(f"{i!r} has no unit. Pass a string with one of {UNIT_NAMES}, such as '{i}ep'.")
+            raise TimeError(f"{i!r} has no unit. Pass a string with one of {UNITS}, such as '{i}ep'.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property
