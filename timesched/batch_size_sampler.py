@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from types import SimpleNamespace
 from typing import Protocol
@@ -205,3 +205,15 @@ def _read_parts(indices: Iterator[int], sizes: Iterator[int], rank: int, world_s
     for size in sizes:
         batch, part = list(islice(indices, size)), size // world_size
         yield batch[rank * part : (rank + 1) * part]
+
+
+def find_sampler(loaders: object) -> BatchSizeSampler | None:
+    """The sampler of the first data loader whose batches grow; the loaders may be in lists and mappings."""
+    if isinstance(loaders, Mapping):
+        return find_sampler(list(loaders.values()))
+    if isinstance(loaders, (list, tuple)):
+        samplers = [find_sampler(loader) for loader in loaders]
+        return next((sampler for sampler in samplers if sampler is not None), None)
+    sampler = getattr(loaders, "batch_sampler", None)
+    sampler = getattr(sampler, "batch_sampler", sampler)  # accelerate's shard divides batches among ranks
+    return sampler if isinstance(sampler, BatchSizeSampler) else None

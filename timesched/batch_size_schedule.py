@@ -16,7 +16,7 @@ from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeError, TimeUnit, exact_number
-from timesched.time.value import Time
+from timesched.time.value import Time, require_time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
 _FIRST_SIZE = "Begin with the size at 0, as in {'0sp': 8, '160sp': 16}."
@@ -171,10 +171,7 @@ def _read_threshold(value: object, unit: TimeUnit | None) -> Time:
             problem = f"the threshold {value!r} has no unit"
             raise TimeError(f"BatchSizeSchedule.sizes: {problem}. Write '{value}tok', or pass unit='tok'.")
         value += unit.value
-    try:
-        time = Time.from_input(value, unit)
-    except TimeError as error:
-        raise TimeError(f"BatchSizeSchedule.sizes: {error}") from None
+    time = require_time("BatchSizeSchedule.sizes", value, unit)
     if time.unit not in _UNITS or unit not in (None, time.unit):
         names = ", ".join(allowed.value for allowed in (_UNITS if unit is None else (unit,)))
         raise TimeError(f"BatchSizeSchedule.sizes: the threshold {time} is in another unit. Use one of {names}.")

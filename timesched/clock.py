@@ -96,9 +96,7 @@ class Clock:
                 f"Clock.process_group={process_group!r}: torch.distributed is not initialized. Call "
                 f"init_process_group() before you create the clock."
             )
-        self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
-        if self._stop is not None and self._stop[0] < 0:
-            raise TimeError(f"Clock.stop_at={str(stop_at)!r}: a run begins at 0. Pass a time of 0 or more.")
+        self._stop = None if stop_at is None else self.horizon.place(_read_time(stop_at, "stop_at"), scale=False)
         self._has_explicit_counts = False  # whether tick() was called with samples or tokens
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()

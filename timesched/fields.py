@@ -8,7 +8,7 @@ from typing import Any
 
 from timesched.hints import nearest_names
 from timesched.time.units import TimeError, TimeUnit, exact_number
-from timesched.time.value import Time
+from timesched.time.value import Time, require_time
 
 _REQUIRED: Any = dataclasses.MISSING
 
@@ -19,10 +19,7 @@ def time(default: object = _REQUIRED, *, above: int | None = None, optional: boo
     def read(name: str, value: object) -> Time | None:
         if value is None and optional:
             return None
-        try:
-            parsed = Time.from_input(value)
-        except TimeError as error:
-            raise TimeError(f"{name}: {error}") from None
+        parsed = require_time(name, value)
         if above is not None and parsed.exact <= above:
             raise TimeError(f"{name}={value!r}: the time is not above {above}. Pass a time above {above}.")
         if parsed.exact < 0:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUnit, exact_number, number_text, unit_of
-from timesched.time.value import Time
+from timesched.time.value import Time, require_time
 
 ConversionFactor = int | float | Fraction
 
@@ -506,10 +506,7 @@ def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool 
     """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
-    try:
-        time = Time.from_input(value, unit)
-    except TimeError as error:
-        raise TimeError(f"max_duration: {error}") from None
+    time = require_time("max_duration", value, unit)
     if time.unit is TimeUnit.DURATION:
         raise ValueError(f"max_duration={value!r}: it is a fraction of itself. Pass a time such as '10ep'.")
     if time.exact < 0 or (time.exact == 0 and not allows_zero):

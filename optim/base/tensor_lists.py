@@ -5,7 +5,7 @@ A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -42,6 +42,11 @@ copy_ = torch._foreach_copy_  # xs = ys
 norms = torch._foreach_norm  # the root of the sum of squares of each
 maximum_ = torch._foreach_maximum_
 addcmul = torch._foreach_addcmul  # xs + value * ys * zs
+
+
+def select(xs: Sequence[Any], indices: Iterable[int]) -> list[Any]:
+    """The tensors, or what else is in a list, at some indices."""
+    return [xs[i] for i in indices]
 
 
 def is_zero(factor: Factor) -> bool:

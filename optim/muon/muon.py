@@ -18,7 +18,7 @@ from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
 from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, NON_NEGATIVE, SWITCH, Choice, Counts, Number, rule_table
 from ..base.sharding import Placement, row_zeros
-from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
+from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_, select
 from ..precision.options import RULES
 from ..state.optimizer import State
 from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
@@ -281,7 +281,7 @@ class Muon(RuleOptimizer):
         columns = {"p": p, "g": g, **states}
         # Each list is updated in a call of its own, which frees the memory of its directions at its end.
         for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER):
-            chosen: Columns = {name: _select_tensors(xs, indices) for name, xs in columns.items()}
+            chosen: Columns = {name: select(xs, indices) for name, xs in columns.items()}
             if placement is None or has_full_matrices(placement, indices[0], h):
                 update_full(h, f, chosen)
             else:  # then the list is one parameter
@@ -415,7 +415,3 @@ def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
         return None
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
     return LARGE_UPDATES if lr > 0.01 and max(longer_sides, default=0) >= 256 else None
-
-
-def _select_tensors(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
-    return [xs[i] for i in indices]

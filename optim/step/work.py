@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..base import sharding
 from ..base.sharding import Placement, distribution, local_shard, make_placement
-from ..base.tensor_lists import Columns, Tensors
+from ..base.tensor_lists import Columns, Tensors, select
 from ..precision.widened import Widening
 
 Factors = dict[str, Any]
@@ -32,18 +32,14 @@ class Work(NamedTuple):
     def select(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
         work = self._replace(
-            columns={name: _select(xs, indices) for name, xs in self.columns.items()},
-            scalars={name: _select(xs, indices) for name, xs in self.scalars.items()},
+            columns={name: select(xs, indices) for name, xs in self.columns.items()},
+            scalars={name: select(xs, indices) for name, xs in self.scalars.items()},
         )
         if self.placement:
-            work = work._replace(placement=self.placement._replace(full=_select(self.placement.full, indices)))
+            work = work._replace(placement=self.placement._replace(full=select(self.placement.full, indices)))
         if self.widening and self.widening.places:
-            work = work._replace(widening=self.widening._replace(places=_select(self.widening.places, indices)))
+            work = work._replace(widening=self.widening._replace(places=select(self.widening.places, indices)))
         return work
-
-
-def _select(xs: Any, indices: list[int]) -> list[Any]:
-    return [xs[i] for i in indices]
 
 
 def convert_to_plain_tensors(work: Work) -> Work:

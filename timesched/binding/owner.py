@@ -42,18 +42,13 @@ def take_ownership(scheduler: Bound) -> None:
     earlier = [other for other in _living_schedulers(target.holder) if other is not scheduler]
     for other in earlier:  # all of them, so that each error names the present owner
         if other.refusal != UNBOUND and other._target.overlaps(target):
-            _supersede(other, scheduler)
+            cause = f"since {scheduler._describe()} was created later"
+            other.refusal = f"no longer controls it, {cause}. {target.advise_owner()}"
+            leave_clock(other)
     _schedulers[target.holder] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
     if isinstance(scheduler.clock, Clock):
         scheduler.clock.notify(scheduler)
     scheduler._accept_groups()
-
-
-def _supersede(earlier: Bound, later: Bound) -> None:
-    earlier.refusal = (
-        f"no longer controls it, since {later._describe()} was created later. {later._target.advise_owner()}"
-    )
-    leave_clock(earlier)
 
 
 def leave_clock(scheduler: Bound) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,31 +89,29 @@ def check_first_steps(scheduler: Any, beginning: Beginning) -> Beginning | None:
     if int(scheduler._counter.steps) == beginning.steps:
         is_unmoved = scheduler.clock.timestamp == beginning.timestamp
         return beginning._replace(is_early=is_unmoved and is_forgotten(scheduler, beginning))
-    _warn_of_clock(scheduler, beginning)
+    for text in _find_clock_faults(scheduler, beginning):
+        warnings.warn(text, stacklevel=3)
     return None
 
 
-def _warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
-    """Warn if the clock of a scheduler does not tick, ticks after the step, or counts each rank alone."""
+def _find_clock_faults(scheduler: Any, beginning: Beginning) -> Iterator[str]:
+    """The texts for a clock that does not tick, ticks after the scheduler's step, or counts each rank alone."""
     clock, describe = scheduler.clock, scheduler._describe
     if beginning.is_early and clock.timestamp.batch.value == beginning.timestamp.batch.value + 1:
-        warnings.warn(
+        yield (
             f"This {describe()} is stepped before clock.tick(), so each value comes one batch late. Call "
-            f"scheduler.step() after clock.tick().",
-            stacklevel=4,
+            f"scheduler.step() after clock.tick()."
         )
     if clock.timestamp == beginning.timestamp:
-        warnings.warn(
+        yield (
             f"The clock of this {describe()} has not moved in two steps. Call clock.tick() after each step of the "
-            f"optimizer, before scheduler.step(). See docs/troubleshooting.md.",
-            stacklevel=4,
+            f"optimizer, before scheduler.step(). See docs/troubleshooting.md."
         )
     alone = clock.rank_local_units()
     units = scheduler.units() if alone else set()
     if not alone.isdisjoint(units):
-        warnings.warn(
+        yield (
             f"The clock of this {describe()} counts each rank alone, and the ranks may differ in "
             f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}. Make the clock with "
-            f"process_group=True, which sums the counts, or with process_group=False if tick() gets the sums.",
-            stacklevel=4,
+            f"process_group=True, which sums the counts, or with process_group=False if tick() gets the sums."
         )

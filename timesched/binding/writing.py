@@ -31,19 +31,14 @@ def check_write_access(scheduler: Bound) -> None:
             "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
             "compiled function: the group's tensor is updated in place, so nothing is compiled again."
         )
-    else:
-        _check_tensors(scheduler)
-
-
-def _check_tensors(scheduler: Bound) -> None:
-    """Raise `RuntimeError` in a graph if the count or a value is a Python number, which is a constant there."""
-    check_compiler()
-    target = scheduler._target
-    if type(scheduler._counter.steps) is int or len(target.tensors()) < len(target.indices):
-        raise RuntimeError(
-            f"{type(scheduler).__name__}.key={scheduler.key!r}: in a graph the value must be a tensor, and it is a "
-            f"number. Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
-        )
+    else:  # a Python number would be a constant in the graph
+        check_compiler()
+        target = scheduler._target
+        if type(scheduler._counter.steps) is int or len(target.tensors()) < len(target.indices):
+            raise RuntimeError(
+                f"{type(scheduler).__name__}.key={scheduler.key!r}: in a graph the value must be a tensor, and it is a "
+                f"number. Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
+            )
 
 
 def write(scheduler: Bound, value: Any) -> None:

@@ -16,7 +16,6 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.binding import Bound, bind
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import read_schedules
@@ -386,15 +385,3 @@ def add_counts(counts: Counts | None, latest: Counts) -> Counts:
     """
     previous = counts or {}
     return {name: previous.get(name, 0) + latest.get(name, 0) for name in {**previous, **latest}}
-
-
-def find_sampler(loaders: object) -> BatchSizeSampler | None:
-    """The sampler of the first data loader whose batches grow; the loaders may be in lists and mappings."""
-    if isinstance(loaders, Mapping):
-        return find_sampler(list(loaders.values()))
-    if isinstance(loaders, (list, tuple)):
-        samplers = [find_sampler(loader) for loader in loaders]
-        return next((sampler for sampler in samplers if sampler is not None), None)
-    sampler = getattr(loaders, "batch_sampler", None)
-    sampler = getattr(sampler, "batch_sampler", sampler)  # accelerate's shard divides batches among ranks
-    return sampler if isinstance(sampler, BatchSizeSampler) else None

@@ -18,23 +18,14 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.batch_size_sampler import find_sampler
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
 from timesched.types import StateDict
 
-from .common import (
-    Binding,
-    CountFunction,
-    CountingSchedulers,
-    Entry,
-    MakeAverage,
-    Options,
-    check_average,
-    find_sampler,
-    make_average,
-)
+from .common import Binding, CountFunction, CountingSchedulers, Entry, MakeAverage, Options, check_average, make_average
 
 __all__ = ["Binding", "schedule"]
 

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
+from timesched.batch_size_sampler import find_sampler
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import schedule_units, select_schedules
 from timesched.clock import Clock
@@ -39,7 +40,6 @@ from .common import (
     MakeAverage,
     Options,
     check_average,
-    find_sampler,
     make_average,
     make_bindings,
 )

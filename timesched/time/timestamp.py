@@ -12,7 +12,7 @@ from torch import Tensor
 from timesched.types import StateDict
 
 from .units import FRACTIONAL_UNITS, Counter, EpochCounter, Exact, Ordered, TimeError, TimeUnit, exact_number
-from .value import Time, read_counter
+from .value import Time, read_counter, require_time
 
 # All counters with their units, in the order of the constructor, and then the wall clocks.
 _COUNTERS = {
@@ -34,10 +34,7 @@ _TOTALS: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _EPOCH_INDEX, _BATCH_IN_EPOCH_INDEX = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH_FIELDS = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_EPOCH_UNIT, _BATCH_UNIT = (
-    TimeUnit.EPOCH,
-    TimeUnit.BATCH,
-)  # used in every call, and members of an Enum are slow to look up
+_EPOCH_UNIT, _BATCH_UNIT = TimeUnit.EPOCH, TimeUnit.BATCH  # members of an Enum are slow to look up in every call
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
 
@@ -260,10 +257,7 @@ def read_field(name: str, value: object) -> int:
         return value // _MICROSECOND
     if type(value) is int and value >= 0:
         return value
-    try:
-        time = Time.from_input(value, unit)
-    except TimeError as error:
-        raise TimeError(f"{name}: {error}") from None
+    time = require_time(name, value, unit)
     if time.unit is not unit:
         raise TimeError(f"{name}={value!r}: it counts in {time.unit.value}. Pass a number or a time in {unit.value}.")
     if type(time.exact) is not int or time.exact < 0:

@@ -299,6 +299,14 @@ def read_counter(timestamp: Any, unit: TimeUnit) -> Time:
     return Time.from_timedelta(duration) if known else Time.from_input(timestamp.get(unit.value), unit)
 
 
+def require_time(name: str, value: object, unit: TimeUnit | None = None) -> Time:
+    """A value as a time, as in `Time.from_input`. The message of an error begins with `name`."""
+    try:
+        return Time.from_input(value, unit)
+    except TimeError as error:
+        raise TimeError(f"{name}: {error}") from None
+
+
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time:
     """`maybe_time` as a `Time`. A plain number counts in `int_unit`.
 
