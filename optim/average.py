@@ -134,8 +134,11 @@ class WeightAverage(Optimizer):
         self._place(self.half_life)
         self._place(self.start)
         super().__init__(params, {})
-        if buffers is not None:
-            self._add_buffers(buffers)
+        averaged = {} if buffers is None else _select_buffers(buffers)
+        if averaged:  # they have names if the parameters have names
+            has_names = "param_names" in self.param_groups[0]
+            self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
+            self._buffer_names, self._buffer_group = list(averaged), self.param_groups[-1]
 
     def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a group whose average begins now, or at `start`."""
@@ -143,14 +146,6 @@ class WeightAverage(Optimizer):
         if isinstance(param_group, dict):
             param_group = {**self._initial_group_values(), **param_group}
         super().add_param_group(param_group)
-
-    def _add_buffers(self, module: torch.nn.Module) -> None:
-        """Add the group of buffers. The buffers have names if the parameters have names."""
-        averaged = _select_buffers(module)
-        if averaged:
-            has_names = "param_names" in self.param_groups[0]
-            self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
-            self._buffer_names, self._buffer_group = list(averaged), self.param_groups[-1]
 
     def _replace_moved_buffers(self) -> None:
         """Put the module's present buffers into their group, and keep their states. `model.to()` replaces buffers."""
@@ -208,7 +203,8 @@ class WeightAverage(Optimizer):
         self._replace_moved_buffers()
         self._keeper.follow(self)
         self._check_units()
-        has_begun = self._has_begun()
+        start, counter = self._place(self.start)
+        has_begun = self.start is None or _count(self.clock.timestamp, counter) >= start
         shares = [self._current_share(group, has_begun) for group in self.param_groups]
         present_values = {**self._clock_counts(LAST), "begun": has_begun}
         in_graph: list[tuple[list[Tensor], float]] = []
@@ -289,11 +285,6 @@ class WeightAverage(Optimizer):
         if half_life is None or mean == 1.0:
             return mean
         return -math.expm1(math.log(2) / half_life * math.log1p(-mean))
-
-    def _has_begun(self) -> bool:
-        """Whether the clock has reached the start."""
-        start, counter = self._place(self.start)
-        return self.start is None or _count(self.clock.timestamp, counter) >= start
 
     def _place(self, time: object) -> tuple[Any, Counter]:
         """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding.groups import APPLIED_FACTOR
+from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
@@ -86,13 +86,12 @@ class LRScheduler(Scheduler):
 
     def _accept_groups(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
-        index = None if self.scales or self.refusal else self._target.index_with_factor()
-        if index is not None:
-            key = APPLIED_FACTOR if APPLIED_FACTOR in self.optimizer.param_groups[index] else "adjust_learning_rate"
-            self.refusal = (
-                f"does not use the {key} of parameter group {index}. Wrap it, as in "
-                f"ScalePerParamLR(optimizer, scheduler)."
-            )
+        groups = self.optimizer.param_groups
+        losing = [i for i in self.indices if loses_learning_rate_factor(groups[i])]
+        if losing and not (self.scales or self.refusal):
+            key = APPLIED_FACTOR if APPLIED_FACTOR in groups[losing[0]] else "adjust_learning_rate"
+            advice = "Wrap it, as in ScalePerParamLR(optimizer, scheduler)."
+            self.refusal = f"does not use the {key} of parameter group {losing[0]}. {advice}"
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)

@@ -36,14 +36,8 @@ __all__ = ["Scheduler"]
 
 # The methods of a step in the reference suite. They can be called, but `step()` calls none of them.
 STEP_METHODS = (
-    "increment_last_epoch",
-    "get",
-    "get_lr",
-    "get_wd",
-    "update_groups",
-    "update_last_value",
-    "update_last_lr",
-)
+    "increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr",
+)  # fmt: skip
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
@@ -200,8 +194,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _resolve_steps(self, schedule: Schedule) -> Resolved:
         """A schedule as a function of a step; with a clock, of a batch of its run."""
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        return resolve_in_unit(TimeUnit.BATCH, horizon, schedule.resolve)
+        return resolve_in_unit(TimeUnit.BATCH, Horizon.of(self.clock or Horizon(None)), schedule.resolve)
 
     def values(self, n: int) -> list[float]:
         """The values at the steps 0 to n - 1, without the factors of groups. Nothing is changed.
@@ -211,11 +204,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         function = self._resolve_steps(self.schedule)
         return [float(function((step,))) for step in range(n)]
 
-    def _read_initial_values(self) -> list[Any]:
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        return self._target.values_at(self.schedule.at(Timestamp(), horizon))
-
-    base_lrs: Any = property(_read_initial_values, doc="The value at step 0 for each parameter group.")
+    base_lrs: Any = property(
+        lambda self: self._target.values_at(self.schedule.at(Timestamp(), Horizon.of(self.clock or Horizon(None)))),
+        doc="The value at step 0 for each parameter group.",
+    )
 
     def _describe(self) -> str:
         attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}

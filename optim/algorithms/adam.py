@@ -109,23 +109,16 @@ class AdamBase(RuleOptimizer):
         }
 
     @staticmethod
-    def update(
-        h: Factors,
-        f: Factors,
-        p: Tensors,
-        g: Tensors,
-        exp_avg: Tensors,
-        exp_avg_sq: Tensors,
-        max_exp_avg_sq: Tensors = (),
-    ) -> None:
-        m, v, v_max = exp_avg, exp_avg_sq, max_exp_avg_sq
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, **states: Tensors) -> None:
+        m, v = states["exp_avg"], states["exp_avg_sq"]
         g = apply_weight_decay(h, f, p, g)
         update_moments(f, g, m, v)
         if h.get("cautious_weight_decay"):
             decay_cautiously_(p, f["decay_factor"], m)
         if h["amsgrad"]:
-            maximum_(v_max, v)
-        add_over_root_(p, m, v_max if h["amsgrad"] else v, f["minus_step_size"], f["eps"])
+            maximum_(states["max_exp_avg_sq"], v)
+            v = states["max_exp_avg_sq"]
+        add_over_root_(p, m, v, f["minus_step_size"], f["eps"])
 
 
 class Adam(AdamBase):

@@ -81,15 +81,9 @@ class Lamb(RuleOptimizer):
 
     @staticmethod
     def update(
-        h: Factors,
-        f: Factors,
-        p: Tensors,
-        g: Tensors,
-        exp_avg: Tensors,
-        exp_avg_sq: Tensors,
-        placement: Placement | None = None,
+        h: Factors, f: Factors, p: Tensors, g: Tensors, placement: Placement | None = None, **states: Tensors
     ) -> None:
-        m, v = exp_avg, exp_avg_sq
+        m, v = states["exp_avg"], states["exp_avg_sq"]
         update_moments(f, g, m, v)
         r = div(m, root_plus_eps(v, h["eps"]))
         if not is_zero(h["weight_decay"]):

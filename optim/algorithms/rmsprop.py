@@ -97,23 +97,17 @@ class RMSprop(RuleOptimizer):
         return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(
-        h: Factors,
-        f: Factors,
-        p: Tensors,
-        g: Tensors,
-        square_avg: Tensors,
-        momentum_buffer: Tensors = (),
-        grad_avg: Tensors = (),
-    ) -> None:
-        v, b, a = square_avg, momentum_buffer, grad_avg
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, **states: Tensors) -> None:
+        v = states["square_avg"]
         g = penalized_gradient(h, p, g)
         square_average_(v, g, h["alpha"], f["one_minus_alpha"])
         if h["centered"]:
+            a = states["grad_avg"]
             lerp_(a, g, f["one_minus_alpha"])
             v = addcmul(v, a, a, value=-1.0)
         root = root_plus_eps(v, h["eps"])
-        if b:
+        if "momentum_buffer" in states:
+            b = states["momentum_buffer"]
             mul_(b, h["momentum"])
             addcdiv_(b, g, root, 1.0)
             add_(p, b, f["minus_lr"])

@@ -138,7 +138,8 @@ class Family:
 
     def _users_classes(self) -> Classes:
         """The classes of users by their full names. If a class is defined again, the last definition counts."""
-        return {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
+        classes = chain.from_iterable(map(_user_subclasses, self.bases))
+        return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes}
 
 
 def _is_beginning(wanted: str, stem: str) -> bool:
@@ -156,10 +157,6 @@ def _user_subclasses(base: Any) -> Iterator[type]:
         if cls.__module__.partition(".")[0] not in ("optim", "timesched"):
             yield cls
         yield from _user_subclasses(cls)
-
-
-def _full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _public_subclasses(module: ModuleType, base: type) -> Classes:

@@ -217,10 +217,6 @@ class GroupTarget:
         tags = None if self.tags is None else sorted(read_tags(self.tags), key=str)
         return {"key": self.key.name, "tags": tags}
 
-    def index_with_factor(self) -> int | None:
-        """The index of the first selected group with a learning-rate factor other than 1, applied or not, or None."""
-        return next((i for i, group in self.indexed_groups if loses_learning_rate_factor(group)), None)
-
     def count_changes(self) -> list[int]:
         """How often each parameter was changed, by autograd's counter. A step of an optimizer adds to it.
 

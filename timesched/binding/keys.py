@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+import sys
 from typing import Any
 
 import torch
@@ -45,11 +46,7 @@ class Key:
                     f"Pass another index, or a key without an index."
                 )
             value = value[self.index]
-        if isinstance(value, Tensor):
-            number = value.item() if value.numel() == 1 and value.is_floating_point() and not value.is_meta else None
-        else:
-            number = value
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        if read_number(value) is None:
             raise ValueError(
                 f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Give the group a number or a "
                 f"tensor with one float, or pass another key."
@@ -88,6 +85,17 @@ def fill(old: Tensor, value: float | Tensor) -> None:
         view.copy_(host_scalar(value, old.dtype).view(1).to(old.device))
     else:
         view.fill_(value)  # a copy from the host would wait for the GPU
+
+
+def read_number(value: object) -> float | None:
+    """The finite number that a value is, or that a tensor with one float holds; None for anything else."""
+    if isinstance(value, Tensor):
+        is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
+        value = value.item() if is_float else None
+    largest = sys.float_info.max  # an int may be larger
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= largest:
+        return None
+    return float(value)
 
 
 def is_finite_number(value: object) -> bool:

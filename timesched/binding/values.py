@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from timesched.binding.keys import fill
+from timesched.binding.keys import fill, read_number
 from timesched.binding.path import Path, Step
 
 _CLOSE = 1e-9  # a product that is so close below a multiple, relative to it, counts as the multiple
@@ -162,10 +161,6 @@ class ValueTarget:
     def hold_tensors(self) -> None:
         """Nothing to do: a float of an object stays a float."""
 
-    def index_with_factor(self) -> int | None:
-        """No learning-rate factor multiplies the value."""
-        return None
-
     def count_changes(self) -> list[int]:
         """No parameter belongs to the value, so nothing shows whether an optimizer has stepped."""
         return []
@@ -173,22 +168,18 @@ class ValueTarget:
 
 def _require_number(value: object, key: str) -> float:
     """The value as a number. Raises `ValueError` if it is not one finite number that may be scheduled."""
-    number = value
-    if isinstance(value, Tensor):
-        if value.requires_grad:
-            raise ValueError(
-                f"bind.key={key!r}: the tensor requires a gradient, so the optimizer changes it. Schedule a buffer, or "
-                f"call requires_grad_(False)."
-            )
-        is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
-        number = value.item() if is_float else None
-    largest = sys.float_info.max  # an int may be larger
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not abs(number) <= largest:
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(
+            f"bind.key={key!r}: the tensor requires a gradient, so the optimizer changes it. Schedule a buffer, or "
+            f"call requires_grad_(False)."
+        )
+    number = read_number(value)
+    if number is None:
         raise ValueError(
             f"bind.key={key!r}: the value is {value!r}, not a finite number. Pass the path of a float, of an int with "
             f"multiple_of, or of a tensor with one float."
         )
-    return float(number)
+    return number
 
 
 def _check_multiple(value: object, initial: float, key: str, multiple_of: object, relative: bool) -> None:
