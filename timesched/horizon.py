@@ -72,12 +72,9 @@ class ConversionFactors:
         if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
             batch_size = batch_size.entries[0][1]
         batch_sizes = batch_size if isinstance(batch_size, BatchSizes) else None
-        return cls(
-            _read_factor(epoch_length, "batches_per_epoch"),
-            None if batch_sizes else _read_factor(batch_size, "samples_per_batch"),
-            _read_factor(sample_length, "tokens_per_sample"),
-            batch_sizes,
-        )
+        batches = _read_factor(epoch_length, "batches_per_epoch")
+        samples = None if batch_sizes else _read_factor(batch_size, "samples_per_batch")
+        return cls(batches, samples, _read_factor(sample_length, "tokens_per_sample"), batch_sizes)
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
         """Whether a length in one unit has the same length in another unit everywhere in the run.
@@ -220,12 +217,9 @@ class Horizon:
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
         epoch_length = _read_factor(state.dataloader_len, "dataloader_len")
-        return cls._make(
-            _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True),  # 0 where a run was stopped at once
-            known[0] if known else 1,
-            ConversionFactors.read(epoch_length, *getattr(state, "rates", (None, None))),
-            scaled=True,
-        )
+        length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
+        factors = ConversionFactors.read(epoch_length, *getattr(state, "rates", (None, None)))
+        return cls._make(length, known[0] if known else 1, factors, scaled=True)
 
     @classmethod
     def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> Horizon:

@@ -416,10 +416,9 @@ def check_learning_rates(
 
 def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
-    is_schedule = (
-        isinstance(scheduler, Bound) and scheduler.relative and scheduler.key == "lr" and not scheduler.value_name
-    )
-    return is_schedule or bool(getattr(scheduler, "scales", 0))
+    if isinstance(scheduler, Bound) and scheduler.relative:
+        return scheduler.key == "lr" and not scheduler.value_name
+    return bool(getattr(scheduler, "scales", 0))
 
 
 def check_schedules(specs: Mapping[str, object], problems: Problems) -> None:

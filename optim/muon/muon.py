@@ -205,9 +205,8 @@ class Muon(RuleOptimizer):
         muon_defaults, algorithm = self.defaults, self
         if isinstance(param_group, dict):  # torch raises an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
-            foreign_keys = [
-                key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
-            ]
+            foreign = HYPERPARAMETERS.difference(algorithm.hyper, ("algorithm",))
+            foreign_keys = [key for key in param_group if key in foreign]
             if foreign_keys:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {foreign_keys[0]!r} is no hyperparameter "

@@ -78,9 +78,8 @@ class WidenedStep:
             return
         counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
         # The numbers of the parameters are created on their device, so that nothing is copied there from the host.
-        all_numbers = torch.arange(
-            max(place.number for place in widening.places) + 1, dtype=torch.int32, device=counts.device
-        )
+        last = max(place.number for place in widening.places)
+        all_numbers = torch.arange(last + 1, dtype=torch.int32, device=counts.device)
         parameter_numbers = torch.cat([all_numbers[place.number : place.number + 1] for place in widening.places])
         for name in _bfloat16_columns(columns):
             if name in widening.column_numbers:

@@ -115,9 +115,8 @@ def _read_states(
 
     @functools.cache
     def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
-        return optimizer.fresh_state(
-            [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
-        )
+        groups = [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
+        return optimizer.fresh_state(groups)
 
     names = _parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
@@ -214,9 +213,8 @@ def _convert_like(current: object, value: object) -> Any:
         items = list(map(_convert_like, current, value)) if len(current) == len(value) else copy.deepcopy(list(value))
         return items if isinstance(current, list) else tuple(items)
     if isinstance(current, Tensor):
-        return (
-            torch.as_tensor(value, dtype=current.dtype, device=current.device).detach().reshape(current.shape).clone()
-        )
+        tensor = torch.as_tensor(value, dtype=current.dtype, device=current.device)
+        return tensor.detach().reshape(current.shape).clone()
     if isinstance(current, (int, float)) and isinstance(value, Tensor):
         return value.item()
     if isinstance(current, torch.dtype):

@@ -108,10 +108,8 @@ class StateKeeper:
             for p in group["params"]:
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")
         fresh = optimizer.fresh_state(groups) if groups else {}
-        self.keep(
-            optimizer,
-            {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()},
-        )
+        moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()}
+        self.keep(optimizer, moved)
 
     def reset(self, optimizer: StatefulOptimizer, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""

@@ -244,13 +244,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __getstate__(self) -> StateDict:
         kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        return {
-            **kept,
-            "enable_global_step": self.enable_global_step,
-            "_keeper": self._keeper,
-            "_is_ready": True,
-            "_is_stepping": False,
-        }
+        own = {"enable_global_step": self.enable_global_step, "_keeper": self._keeper}
+        return {**kept, **own, "_is_ready": True, "_is_stepping": False}
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)

@@ -116,11 +116,8 @@ def step_on_tensors(works: list[Work]) -> None:
         work = _add_dimensions(original)._replace(hyper=_hyperparameters(original, read_on_host=False))
         device = work.columns["p"][0].device
         _count_step(work)
-        s = {
-            name: torch.cat(work.scalars[name]).to(_double_dtype(device))
-            for name in work.algorithm.reads
-            if name in work.scalars
-        }
+        names = [name for name in work.algorithm.reads if name in work.scalars]
+        s = {name: torch.cat(work.scalars[name]).to(_double_dtype(device)) for name in names}
         _update(work, s, in_blocks=False)
 
 
@@ -227,10 +224,8 @@ def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Fac
             parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
             cast = [part.view(x.shape) for part, x in zip(parts, cast)]
         both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
-    return (
-        {name: both[name] for name in hyper if name not in factors},
-        {name: both[name] for name in factors},
-    )
+    h = {name: both[name] for name in hyper if name not in factors}
+    return h, {name: both[name] for name in factors}
 
 
 def _add_dimensions(work: Work) -> Work:
@@ -239,10 +234,9 @@ def _add_dimensions(work: Work) -> Work:
     torch (2.7 to 2.13) drops in-place operations on a 0-dim float64 input on the CPU from a graph, but not operations
     on a view of the input.
     """
-    return work._replace(
-        columns={name: _add_dimension(xs) for name, xs in work.columns.items()},
-        scalars={name: _add_dimension(xs) for name, xs in work.scalars.items()},
-    )
+    columns = {name: _add_dimension(xs) for name, xs in work.columns.items()}
+    scalars = {name: _add_dimension(xs) for name, xs in work.scalars.items()}
+    return work._replace(columns=columns, scalars=scalars)
 
 
 def _add_dimension(xs: Tensors) -> Tensors:

@@ -38,16 +38,9 @@ def fused_sgd(work: Work) -> Kernel | None:
         return None  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
 
     def kernel(step_counts: Tensors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
-        torch._fused_sgd_(
-            p,
-            g,
-            momentum_buffer,
-            momentum=h["momentum"],
-            dampening=h["dampening"],
-            nesterov=h["nesterov"],
-            is_first_step=False,  # without dampening, the first step from a buffer of zeros is the same as any other
-            **arguments,
-        )
+        numbers = {"momentum": h["momentum"], "dampening": h["dampening"], "nesterov": h["nesterov"], **arguments}
+        # Without dampening, the first step from a buffer of zeros is the same as any other.
+        torch._fused_sgd_(p, g, momentum_buffer, is_first_step=False, **numbers)
 
     return kernel
 

@@ -296,9 +296,8 @@ class RuleOptimizer(Optimizer):
 
     def _raise_missing_state(self, group: ParamGroup, name: str) -> None:
         """Raise `ValueError` for a state that a group needs after a change of its hyperparameters."""
-        values = ", ".join(
-            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
-        )
+        shown = [key for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")]
+        values = ", ".join(f"{key}={group[key]!r}" for key in shown)
         raise ValueError(
             f"{type(self).__name__}: with {values}, a step needs the state {name!r}, which was not created at "
             "construction. Construct with these values, or with a tensor in place of a 0 that changes later."
@@ -440,12 +439,8 @@ class RuleOptimizer(Optimizer):
         self._keeper.follow(self)
         for p, value in values.items():
             self._check_not_swapped(p)
-            fits = (
-                isinstance(p, Tensor)
-                and p in self.state
-                and isinstance(value, Tensor)
-                and cast_invariants(value) == cast_invariants(p)
-            )
+            is_pair = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
+            fits = is_pair and cast_invariants(value) == cast_invariants(p)
             if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
                     f"{type(self).__name__}: {describe_tensor(value)} is not a value for {describe_tensor(p)}. Pass a "

@@ -31,10 +31,9 @@ class Work(NamedTuple):
 
     def select(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
-        work = self._replace(
-            columns={name: select(xs, indices) for name, xs in self.columns.items()},
-            scalars={name: select(xs, indices) for name, xs in self.scalars.items()},
-        )
+        columns: Columns = {name: select(xs, indices) for name, xs in self.columns.items()}
+        scalars: Columns = {name: select(xs, indices) for name, xs in self.scalars.items()}
+        work = self._replace(columns=columns, scalars=scalars)
         if self.placement:
             work = work._replace(placement=self.placement._replace(full=select(self.placement.full, indices)))
         if self.widening and self.widening.places:

@@ -158,9 +158,8 @@ def make_sources(text: str, run: dict[str, object], learning_rate: float | None 
     trial = make_schedulers(text, run, learning_rate)
     by_name = "SCHEDULE" in trial.schedulers
     with prefix_errors("SCHEDULE" if by_name else text):
-        all_sources = list(
-            chain.from_iterable(sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
-        )
+        written = (sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
+        all_sources = list(chain.from_iterable(written))
     if not by_name:
         return all_sources
     scheduler = trial.schedulers["SCHEDULE"]

@@ -92,6 +92,5 @@ class PiecewiseScheduler(Schedule):
                     f"{self!r}: on this run {before.time} comes after {mark.time}, which is listed after it. Put the "
                     f"points in order."
                 )
-        return shapes.piecewise(
-            frame, [(mark, value, shapes.decay_shape(shape)) for mark, (_, value, shape) in zip(marks, self.points)]
-        )
+        points = zip(marks, self.points)
+        return shapes.piecewise(frame, [(mark, value, shapes.decay_shape(shape)) for mark, (_, value, shape) in points])

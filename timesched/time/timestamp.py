@@ -108,9 +108,8 @@ class Timestamp(Ordered):
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
         values = locals()
-        _set_numbers(
-            self, tuple([read_field(name, _ZERO if values[name] is None else values[name]) for name in FIELDS])
-        )
+        numbers = [read_field(name, _ZERO if values[name] is None else values[name]) for name in FIELDS]
+        _set_numbers(self, tuple(numbers))
 
     @classmethod
     def _make(cls, numbers: tuple[int, ...]) -> Timestamp:
