@@ -21,6 +21,7 @@ from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 
 Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
+Levels = tuple[float, float, float]  # the values at the start, at the top and at the end
 Point = tuple[Mark, float, Shape | None]  # the mark, its value, and the shape of the way to it
 
 
@@ -163,9 +164,7 @@ def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark
     return end, float(peak.count / Fraction(length))
 
 
-def one_cycle(
-    frame: Frame, peak: Exact, end: Mark, levels: tuple[float, float, float], shape: Shape, three_phase: bool
-) -> Resolved:
+def one_cycle(frame: Frame, peak: Exact, end: Mark, levels: Levels, shape: Shape, three_phase: bool) -> Resolved:
     """From the first of three levels up to the second at the count `peak`, and down to the third at `end`.
 
     With three phases, the value falls to the first level as fast as it rose, and then to the third level.
@@ -180,7 +179,7 @@ def one_cycle(
 
 
 def warmup_stable_decay(
-    frame: Frame, warm: Mark, begin: Exact, end: Mark, levels: tuple[float, float, float], warmup: Shape, decay: Shape
+    frame: Frame, warm: Mark, begin: Exact, end: Mark, levels: Levels, warmup: Shape, decay: Shape
 ) -> Resolved:
     """From the first of three levels up to the second, where the warmup ends, and down to the third at `end`.
 

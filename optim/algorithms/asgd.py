@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RoundAsState, RuleOptimizer, Unpack
 
 
 class ASGD(RuleOptimizer):
@@ -91,9 +90,7 @@ class ASGD(RuleOptimizer):
         return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
-    def factors_and_scalars(
-        h: Factors, s: Factors, round_as_state: Callable[[object], object]
-    ) -> tuple[Factors, Factors]:
+    def factors_and_scalars(h: Factors, s: Factors, round_as_state: RoundAsState) -> tuple[Factors, Factors]:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
         steps_averaged = t - h["t0"]

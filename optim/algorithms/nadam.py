@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +12,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RoundAsState, RuleOptimizer, Unpack
 
 
 class NAdam(RuleOptimizer):
@@ -95,7 +94,7 @@ class NAdam(RuleOptimizer):
         return {STEP: 0.0, "mu_product": 1.0}
 
     @staticmethod
-    def factors_and_scalars(h: Factors, s: Factors, round_as_state: Callable[[object], Any]) -> tuple[Factors, Factors]:
+    def factors_and_scalars(h: Factors, s: Factors, round_as_state: RoundAsState) -> tuple[Factors, Factors]:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))

@@ -15,7 +15,7 @@ from ..base.hyperparameters import NON_NEGATIVE, comparable_value, read_tags
 from .depth import depth_factors
 from .matrices import Decision, decide_algorithms
 from .parameters import find_parameters
-from .rules import Claim, Selector, claims_by_parameter, make_claims, merge_claims, read_factors, read_rules
+from .rules import Claim, Claimed, Selector, claims_by_parameter, make_claims, merge_claims, read_factors, read_rules
 from .width import width_factors
 
 
@@ -164,13 +164,11 @@ def configure_param_groups(
     if base_model is not None:
         widths = width_factors(parameters, base_model, base_rule)
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, (claim_tags, claim_settings), decision, factor, width in zip(
-        parameters, merged, decisions, factors, widths
-    ):
+    for parameter, claimed, decision, factor, width in zip(parameters, merged, decisions, factors, widths):
         if not (frozen or parameter.tensor.requires_grad):
             continue
         parameter_decay = weight_decay if no_decay is False or parameter.decays else 0.0
-        tags, settings = _complete_settings(claim_tags, claim_settings, decision, parameter_decay, decay_tags)
+        tags, settings = _complete_settings(claimed, decision, parameter_decay, decay_tags)
         if lr is not None:
             settings = _apply_factor(settings, lr, factor, width, parameter.name)
         group = _require_group(tags, settings, groups)
@@ -267,16 +265,13 @@ def _apply_factor(
 
 
 def _complete_settings(
-    tags: frozenset[str],
-    settings: dict[str, object],
-    decision: Decision | None,
-    weight_decay: object,
-    decay_tags: set[str],
-) -> tuple[frozenset[str], dict[str, Any]]:
+    claimed: Claimed, decision: Decision | None, weight_decay: object, decay_tags: set[str]
+) -> Claimed:
     """Complete the tags and settings of a parameter, which come from claims, by its algorithm and weight decay.
 
     A setting of a claim wins. `decay_tags` are for a parameter whose weight decay is not 0, or is the optimizer's.
     """
+    tags, settings = claimed
     if decision is not None:
         tags |= {str(decision.algorithm)}
         settings = {"algorithm": decision.algorithm, **decision.settings, **settings}

@@ -40,6 +40,9 @@ class Claim(NamedTuple):
     hint: str = ""  # the end of the error for a selector that matches nothing
 
 
+Claimed = tuple[frozenset[str], dict[str, Any]]  # the tags and settings that claims give to a parameter
+
+
 def read_selectors(value: object, source: str) -> tuple[Selector, ...]:
     """Read globs and layer types, one or several, as a tuple."""
     selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
@@ -197,7 +200,7 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     )
 
 
-def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str, Any]]:
+def merge_claims(claims: Sequence[Claim], name: str) -> Claimed:
     """Merge the tags and settings of the claims for the parameter `name`."""
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:

@@ -294,13 +294,11 @@ class Muon(RuleOptimizer):
         compute_steps = self._compute_compiled_own_steps if is_compiled else compute_own_steps
         left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
         if any(map(is_redundant, left)):
-            warn_once(
-                self,
-                "redundancy",
+            text = (
                 f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or NorMuon's matrices "
-                "that are split by columns, are gathered and computed by every rank.",
-                stacklevel=4,
+                "that are split by columns, are gathered and computed by every rank."
             )
+            warn_once(self, "redundancy", text, stacklevel=4)
         return left
 
     def _compute_compiled_own_steps(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:

@@ -34,6 +34,7 @@ from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
 from .work import Factors as Factors  # noqa: PLC0414  # likewise
+from .work import RoundAsState as RoundAsState  # noqa: PLC0414  # likewise
 from .work import Work, convert_to_plain_tensors, group_by_kind
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
@@ -143,9 +144,7 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError
 
     @classmethod
-    def factors_and_scalars(
-        cls, h: Factors, s: Factors, round_as_state: Callable[[object], object]
-    ) -> tuple[Factors, Factors]:
+    def factors_and_scalars(cls, h: Factors, s: Factors, round_as_state: RoundAsState) -> tuple[Factors, Factors]:
         """The factors, and the new values of scalar states, by name. The count of steps is not among them.
 
         A rule defines this in place of `factors` if it has scalar states of its own. `round_as_state` rounds a number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ..base.tensor_lists import Columns, Tensors, select
 from ..precision.widened import Widening
 
 Factors = dict[str, Any]
+RoundAsState = Callable[[object], Any]  # rounds a number as the scalar states of a work are rounded
 
 
 class Work(NamedTuple):

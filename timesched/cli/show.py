@@ -31,17 +31,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         command.epilog = _EXAMPLES.format(name)
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE", help=SCHEDULE_HELP)
         add_run_options(command)
-        command.add_argument(
-            "--lr", type=read_finite, metavar="LR", help="the peak learning rate of a class (default: 1)"
-        )
+        peak = "the peak learning rate of a class (default: 1)"
+        command.add_argument("--lr", type=read_finite, metavar="LR", help=peak)
         command.add_argument("--unit", help="count in this unit, such as ep or tok (default: the unit of the run)")
-    show.add_argument(
-        "--every", default="0.1dur", metavar="TIME", help="the time between two rows, such as 1000ba (default: 0.1dur)"
-    )
+    every = "the time between two rows, such as 1000ba (default: 0.1dur)"
+    show.add_argument("--every", default="0.1dur", metavar="TIME", help=every)
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    plot.add_argument(
-        "-o", "--out", metavar="FILE", help="draw a .png, .svg, .pdf or .jpg file with matplotlib (default: text)"
-    )
+    out = "draw a .png, .svg, .pdf or .jpg file with matplotlib (default: text)"
+    plot.add_argument("-o", "--out", metavar="FILE", help=out)
     show.set_defaults(run=_run_show)
     plot.set_defaults(run=_run_plot)
 

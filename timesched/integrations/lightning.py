@@ -154,9 +154,8 @@ class _CountingCallback(Callback):
     def __init__(self, trainer: Trainer, module: LightningModule, options: Options) -> None:
         self.clock, self.options = _make_clock(trainer, module, options), options
         self.manual = not module.automatic_optimization
-        self.epochs_vary = trainer.reload_dataloaders_every_n_epochs > 0 or any(
-            isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks
-        )
+        accumulates = any(isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks)
+        self.epochs_vary = accumulates or trainer.reload_dataloaders_every_n_epochs > 0
         self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
 
@@ -281,9 +280,8 @@ def _total_steps(trainer: Trainer, module: LightningModule) -> int:
     for callback in trainer.callbacks:
         if isinstance(callback, GradientAccumulationScheduler) and microbatches < math.inf and epochs > 0:
             # The Trainer estimates without this callback.
-            steps = sum(
-                math.ceil(microbatches / callback.get_accumulate_grad_batches(epoch)) for epoch in range(epochs)
-            )
+            accumulations = map(callback.get_accumulate_grad_batches, range(epochs))
+            steps = sum(math.ceil(microbatches / accumulation) for accumulation in accumulations)
             steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
     if not 0 < steps < math.inf:
         raise ValueError(f"max_duration=None: the Trainer trains {steps} steps, without an end. {_PASS_LENGTH}")
