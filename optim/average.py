@@ -202,7 +202,8 @@ class WeightAverage(Optimizer):
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
         self._replace_moved_buffers()
         self._keeper.follow(self)
-        self._check_units()
+        for unit in self.units():
+            self.clock.check_counts(unit)
         start, counter = self._place(self.start)
         has_begun = self.start is None or _count(self.clock.timestamp, counter) >= start
         shares = [self._current_share(group, has_begun) for group in self.param_groups]
@@ -310,16 +311,6 @@ class WeightAverage(Optimizer):
         """
         times: list[Any] = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
         return {unit_of(self._place(time)[1]) for time in times or [None]}
-
-    def _check_units(self) -> None:
-        """Raise `ValueError` if the clock does not count a unit of the average, or counts it on each rank alone."""
-        for unit in self.units():
-            self.clock.check_has_counted(unit)
-            if unit in self.clock.rank_local_units():
-                raise ValueError(
-                    f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
-                    "averages. Pass process_group=True to the clock, or use times in batches."
-                )
 
     # Swapped: the averages in the parameters
 

@@ -115,10 +115,6 @@ class LRScheduler(Scheduler):
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
-    def get_lr(self) -> list[Any]:
-        """The scheduled learning rate for each parameter group; for a group that is not selected, its present one."""
-        return self.get()
-
     def update_last_lr(self) -> None:
         """Do nothing: `get_last_lr()` itself reads the groups."""
 

@@ -138,15 +138,11 @@ def check_divisor(sizes: BatchSizeSchedule, divisor: int, name: str) -> None:
             )
 
 
-def _read_entries(name: str, value: Any) -> Entries:
-    return BatchSizeSchedule(dict(value)).entries
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class BatchSizeFactor(Schedule):
     """The ratio of the batch size to the first batch size, to a power; see `BatchSizeSchedule.factor`."""
 
-    entries: Entries = field(metadata={"read": _read_entries})
+    entries: Entries = field(metadata={"read": lambda name, value: BatchSizeSchedule(dict(value)).entries})
     power: float = number(0.5)
 
     def resolve(self, frame: Frame) -> Resolved:

@@ -311,18 +311,17 @@ class Clock:
 
     def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
-        unit = unit_of(counter)
+        self.check_counts(unit_of(counter))
+        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]
+        return before, after
+
+    def check_counts(self, unit: TimeUnit) -> None:
+        """Raise `ValueError` if the counts of a unit may differ between ranks, or if the batches so far had none."""
         if unit in self.rank_local_units():
             raise ValueError(
                 f"Clock.process_group=None: the {unit.name.lower()}s may differ between ranks, and some would act "
                 f"without the others. Pass process_group=True to the clock, or use a time in batches."
             )
-        self.check_has_counted(unit)
-        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]
-        return before, after
-
-    def check_has_counted(self, unit: TimeUnit) -> None:
-        """Raise `ValueError` if the unit is samples or tokens, and the batches so far had none."""
         if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
             name = f"{unit.name.lower()}s"
             raise ValueError(

@@ -21,9 +21,6 @@ class Problems:
             self.errors.append(error)
             return None
 
-    def __bool__(self) -> bool:
-        return bool(self.errors)
-
     def __iter__(self) -> Iterator[str]:
         """The lines of the errors' messages."""
         for error in self.errors:

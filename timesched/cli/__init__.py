@@ -59,18 +59,13 @@ def replace_underscores(argument: str) -> str:
     return re.sub(r"^--\w+", lambda option: option[0].replace("_", "-"), argument)
 
 
-def check_optim() -> None:
-    """Raise `ImportError` if another module called `optim` hides the package that is installed with timesched."""
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line. Raises `ImportError` if another module called `optim` hides our package."""
     origin = getattr(importlib.util.find_spec("optim"), "origin", "")
     if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(origin):
         raise ImportError(
             f"{origin} hides the package optim of torch-timesched. Rename it, or run timesched in another folder."
         )
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
-    check_optim()
     from timesched.cli import check, classes, groups, memory, plan, show  # which import optim
 
     top = _Parser(prog="timesched", description=__doc__, epilog=_EPILOG)
