@@ -55,7 +55,6 @@ class Adadelta(RuleOptimizer):
     """
 
     hyper = rule_table(COMMON, rho=Number(low=0.0, high=1.0), eps=NON_NEGATIVE)
-    may_be_missing = frozenset(("maximize",))
     reads = ()
     states = ("square_avg", "acc_delta")
 

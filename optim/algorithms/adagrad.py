@@ -61,7 +61,6 @@ class Adagrad(RuleOptimizer):
     hyper = rule_table(
         COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(low=0.0, scheduled=False), eps=NON_NEGATIVE
     )
-    may_be_missing = frozenset(("maximize",))
     fused = staticmethod(fused_adagrad)
     states = ("sum",)
 

@@ -55,7 +55,6 @@ class Adamax(RuleOptimizer):
     """
 
     hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE)
-    may_be_missing = frozenset(("maximize",))
     states = ("exp_avg", "exp_inf")
 
     def __init__(

@@ -63,7 +63,6 @@ class ASGD(RuleOptimizer):
     """
 
     hyper = rule_table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
-    may_be_missing = frozenset(("maximize",))
     reads = (STEP, "eta", "mu")
     states = ("ax",)
 

@@ -70,7 +70,6 @@ class RMSprop(RuleOptimizer):
         centered=SWITCH,
     )
     structural = ("centered",)
-    may_be_missing = frozenset(("maximize",))
     reads = ()
 
     def __init__(

@@ -67,7 +67,6 @@ class Rprop(RuleOptimizer):
         etas=NumberTuple((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
         step_sizes=NumberTuple((NON_NEGATIVE, NON_NEGATIVE), ordered=True),
     )
-    may_be_missing = frozenset(("maximize",))
     states = ("prev", "step_size")
 
     def __init__(

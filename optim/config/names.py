@@ -161,10 +161,8 @@ def _user_subclasses(base: Any) -> Iterator[type]:
 
 def _public_subclasses(module: ModuleType, base: type) -> Classes:
     """The public subclasses of a class in a module, by their names."""
-    members = {name: getattr(module, name) for name in sorted(module.__all__)}
-    return {
-        name: cls for name, cls in members.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base
-    }
+    members = ((name, getattr(module, name)) for name in sorted(module.__all__))
+    return {name: cls for name, cls in members if isinstance(cls, type) and issubclass(cls, base) and cls != base}
 
 
 _SCHEDULES = {"Scheduler": _public_subclasses(timesched, Schedule)}

@@ -90,13 +90,12 @@ def _copy_containers(value: object, path: str, types: Any, parents: tuple[int, .
         raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
     parents = (*parents, id(value))
     if isinstance(value, Mapping):
-        for key in value:
+        copied = {}
+        for key, item in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
-        return {
-            key: _copy_containers(item, f"{path}.{key}".removeprefix("config."), types, parents)
-            for key, item in value.items()
-        }
+            copied[key] = _copy_containers(item, f"{path}.{key}".removeprefix("config."), types, parents)
+        return copied
     if isinstance(value, (list, tuple)):
         return [_copy_containers(item, f"{path}[{i}]", types, parents) for i, item in enumerate(value)]
     if isinstance(value, int) and abs(value) > sys.float_info.max:

@@ -81,6 +81,7 @@ class RuleOptimizer(Optimizer):
     Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see execution.py.
     """
 
+    may_be_missing = frozenset(("maximize",))
     elementwise: ClassVar[bool] = True  # the update of an element depends only on this element
     matrices_apart: ClassVar[bool] = False  # matrices have other states than vectors, and are updated separately
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
