@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..base.tensor_lists import Columns, Piece, select
+from ..base.tensor_lists import Columns, Piece
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough that the calls cost little
@@ -40,7 +40,10 @@ def blocks(columns: Columns) -> Iterator[Piece]:
 
 
 def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
-    return Piece({name: select(xs, indices) for name, xs in columns.items()}, indices)
+    selected: Columns = {}
+    for name, xs in columns.items():
+        selected[name] = [xs[i] for i in indices]
+    return Piece(selected, indices)
 
 
 def split_work(work: Work) -> list[Work]:
