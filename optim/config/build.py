@@ -251,7 +251,7 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     entries = {f"schedulers[{i}]": entry for i, entry in enumerate(sections["schedulers"])}
     spec, clock, specs = resolve_entries(sections, entries, clock, problems)
     grouped: Any = None if spec is None else problems.attempt(make_optimizer, spec, model)
-    if problems.errors:
+    if problems:
         check_schedules(specs, problems)
         problems.raise_all()
     schedulers = make_schedulers(specs, grouped, clock, problems)
@@ -331,7 +331,7 @@ def make_trial(
         trial.schedulers = dict.fromkeys(specs)
     else:
         trial.schedulers = make_schedulers(specs, grouped, trial.clock, trial.problems)
-        if only is None and not trial.problems.errors:
+        if only is None and not trial.problems:
             check_learning_rates(spec, grouped, trial.schedulers, trial.problems)
     trial.optimizer = getattr(grouped, "optimizer", None)
     return trial

@@ -21,6 +21,9 @@ class Problems:
             self.errors.append(error)
             return None
 
+    def __bool__(self) -> bool:
+        return bool(self.errors)
+
     def __iter__(self) -> Iterator[str]:
         """The lines of the errors' messages."""
         for error in self.errors:
