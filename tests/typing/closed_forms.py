@@ -27,4 +27,4 @@ def mistakes(optimizer: Optimizer) -> None:
     CyclicLR(optimizer, 0.1, 0.2, mode=3)  # type: ignore[arg-type]
     PiecewiseConstantLR(optimizer, 0.1, [])  # type: ignore[arg-type]
     SequentialLR(optimizer, 3, [])  # type: ignore[arg-type]
-    LinearLR(optimizer, 0.1, 0.0, 4, False, None, "same", "head", 0)  # type: ignore[call-arg]
+    LinearLR(optimizer, 0.1, 0.0, 4, False, None)  # type: ignore[call-arg]
