@@ -282,8 +282,9 @@ def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) 
         return None
     if thing is timesched.Schedule:  # which is not made itself
         return "", None
-    own = getattr(thing, "__signature__", None)  # of a scheduler of `optim`
-    own = own or signature(thing.__init__, bound_method=True)  # type: ignore[misc]  # of this very class
+    own = signature(thing.__init__, bound_method=True)  # type: ignore[misc]  # of this very class
+    shown = getattr(thing, "__signature__", own).parameters  # a scheduler of `optim` has its options in there
+    own = own.replace(parameters=[own.parameters.get(name, parameter) for name, parameter in shown.items()])
     return stringify_signature(own, unqualified_typehints=True, show_return_annotation=False), None
 
 
