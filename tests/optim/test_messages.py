@@ -761,7 +761,7 @@ CONFIGS: list[Row] = [
         lambda: build(RUN + "process_group: all"),
     ),
     (
-        "config has the unknown key 'max_steps': there are optimizer, schedulers, max_duration, "
+        "config has the unknown key 'max_steps': did you mean 'max_duration'? There are optimizer, schedulers, max_duration, "
         "batches_per_epoch, samples_per_batch, tokens_per_sample, ssr, process_group, stop_at.",
         lambda: build(SGD + "max_steps: 9"),
     ),
