@@ -153,6 +153,18 @@ def test_a_broken_schedule_is_caught(how, t_max, law, promise):
         check_schedule_laws(schedule, promise, laws=[law], max_examples=5000)  # the first that fails ends it
 
 
+def test_lines_that_run_once_do_not_break_the_law_of_cost():
+    """As the lines of a callback do: the law counts them once more."""
+    calls = itertools.count(1)
+
+    def schedule(state, ssr=1.0):
+        for _ in range(1000 if next(calls) % 9 == 8 else 0):  # each example calls it four times, then counts four times
+            pass
+        return 1.0
+
+    check_schedule_laws(schedule, laws=["cost"], max_examples=10)
+
+
 def drops(mark):
     return switch(mark, lambda counts: 1.0, lambda counts: 0.1)
 
