@@ -596,7 +596,7 @@ SCHEDULERS: list[Row] = [
         "ConstantLR.schedule: the state is of a different schedule.\n    saved "
         "ConstantLR(learning_rate=0.2)\n    now   ConstantLR(learning_rate=0.1)\n    value at step 0: [0.2] "
         "saved, [0.1] now\nMake the saved schedule again, or pass on_change='new' to continue with the "
-        "present schedule.",
+        "present schedule. See docs/troubleshooting.md.",
         lambda: ConstantLR(sgd(), 0.1).load_state_dict(ConstantLR(sgd(), 0.2).state_dict()),
     ),
     (
@@ -761,8 +761,8 @@ CONFIGS: list[Row] = [
         lambda: build(RUN + "process_group: all"),
     ),
     (
-        "config has the unknown key 'max_steps': did you mean 'max_duration'? There are optimizer, schedulers, max_duration, "
-        "batches_per_epoch, samples_per_batch, tokens_per_sample, ssr, process_group, stop_at.",
+        "config has the unknown key 'max_steps': did you mean 'max_duration'? There are optimizer, schedulers, "
+        "max_duration, batches_per_epoch, samples_per_batch, tokens_per_sample, ssr, process_group, stop_at.",
         lambda: build(SGD + "max_steps: 9"),
     ),
     # A Trainer's file, and YAML
