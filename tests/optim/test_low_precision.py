@@ -271,6 +271,13 @@ def test_the_noise_of_steps_parameters_and_seeds():
             assert abs(torch.corrcoef(torch.stack([x, y]))[0, 1]) < 6 / 256
 
 
+def test_the_noise_begins_with_step_0_after_a_load_without_a_count():
+    saved = optim.SGD([Parameter(torch.ones(4))], lr=0.1).state_dict()
+    optimizer = optim.SGD([Parameter(torch.ones(4, dtype=torch.bfloat16))], lr=0.1, stochastic_rounding=True)
+    optimizer.load_state_dict(saved)
+    assert [state["step"].item() for state in optimizer.state.values()] == [0.0]
+
+
 @pytest.mark.parametrize(("rounding", "expected", "tolerance"), [(False, 0.70, 0.005), (True, 0.5, 2e-3)])
 def test_an_average_in_bfloat16(rounding, expected, tolerance):
     """Lion's average of gradients of 0.5 from 1 on, with a beta of 0.99: rounded to the nearest, it stops at 0.70."""

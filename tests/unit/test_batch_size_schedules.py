@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,12 @@ def state(batch, sample, token=0):
 
 
 # How it is written
+
+
+def test_a_schedule_of_sizes_cannot_be_changed():
+    sizes = BatchSizeSchedule({"0sp": 8})
+    with pytest.raises(FrozenInstanceError):
+        sizes.entries = ()
 
 
 def test_ways_to_write_sizes():

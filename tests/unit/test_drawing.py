@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 import optim
 from optim.closed_form import formulas
+from optim.lr_scheduler import StepLR
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
 from timesched.drawing.lines import Source, default_run, line, run_length, ticks, values
+from timesched.drawing.schedulers import sources
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
@@ -309,3 +311,11 @@ def test_under_a_batch_size_schedule_shares_are_of_the_run_and_not_of_its_batche
         assert table.rows == [(k / 4, 10_000 * k, 1 - k / 4) for k in range(5)]
     drawn = line(Source("l", schedule, run), "dur")
     assert all(y == pytest.approx(1 - x, abs=1e-12) for x, y in zip(drawn.x, drawn.y))
+
+
+def test_a_scheduler_of_unknown_length_needs_a_run_to_be_drawn():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler = StepLR(optimizer, 0.1, 3, 0.5)
+    with pytest.raises(ValueError, match="StepLR counts its own steps"):
+        sources(scheduler)
+    assert sources(scheduler, Horizon("20ba"))[0].horizon.max_duration == Time.from_batch(20)
