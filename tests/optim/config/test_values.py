@@ -56,6 +56,8 @@ def test_a_whole_number():
     [
         ({"target": "optimizer", "key": "lr"}, "target='optimizer': it is no part of the model"),
         ({"target": "models", "key": "lr"}, "target='models': it is no part of the model"),
+        ({"target": ".layers", "key": "lr"}, "target='.layers': it is no part of the model"),
+        ({"target": 1, "key": "lr"}, "target=1: it is no part of the model"),
         ({"target": "model"}, "target='model': the entry has no key"),
         ({"target": "model", "key": "layers.1.q"}, "Dropout has no 'q'"),
         ({"target": "model", "key": "lr", "tags": "head"}, "bind.tags='head'"),
