@@ -52,9 +52,9 @@ def decide_algorithms(
         others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         name, shape = unknown[0].name, tuple(unknown[0].tensor.shape)
         raise ValueError(
-            f"matrices='muon': the parameter {name!r}{others} of shape {shape} is owned by a "
-            f"{type(unknown[0].path[-1]).__name__}, whose kind is not known. Add the rule {{'params': {name!r}, "
-            "'algorithm': 'adamw'}, or 'muon' for a matrix or a stack of matrices."
+            f"matrices='muon': the parameter {name!r}{others} of shape {shape} belongs to a "
+            f"{type(unknown[0].path[-1]).__name__}, whose kind is not known. Pass the rule {{'params': {name!r}, "
+            "'algorithm': 'adamw'} in the list after the model, or 'muon' for a matrix or a stack of matrices."
         )
     return decisions
 

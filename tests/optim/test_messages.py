@@ -388,9 +388,9 @@ GROUPS: list[Row] = [
         lambda: optim.configure_param_groups(MODEL, matrices="muon"),
     ),
     (
-        "matrices='muon': the parameter 'weight_ih_l0' (and 1 more) of shape (24, 3) is owned by a GRU, whose"
-        " kind is not known. Add the rule {'params': 'weight_ih_l0', 'algorithm': 'adamw'}, or 'muon' for a "
-        "matrix or a stack of matrices.",
+        "matrices='muon': the parameter 'weight_ih_l0' (and 1 more) of shape (24, 3) belongs to a GRU, whose"
+        " kind is not known. Pass the rule {'params': 'weight_ih_l0', 'algorithm': 'adamw'} in the list after the "
+        "model, or 'muon' for a matrix or a stack of matrices.",
         lambda: optim.configure_param_groups(torch.nn.GRU(3, 8), matrices="muon"),
     ),
     # Tags
