@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, ModelCheckpoint
 from torch.utils.data import DataLoader
 
+import optim
 from tests.trainers import test_lightning
 from tests.trainers.test_lightning import LR, Model, trainer
 from timesched import LinearScheduler, LinearWithWarmupScheduler, StepScheduler
@@ -196,6 +197,23 @@ def test_manual_optimization_that_is_resumed(done, tmp_path):
     assert model.rates[-3:] == pytest.approx([LR * (1 - k / 40) for k in (24, 28, 34)])
     stamp = model.clock.timestamp
     assert (stamp.batch, stamp.sample, stamp.epoch, stamp.batch_in_epoch) == (40, 40, 4, 0)
+
+
+class ManualWithTorch(Manual):
+    """Has a scheduler of torch."""
+
+    def configure_optimizers(self):
+        optimizer = optim.AdamW(self.parameters(), lr=LR)
+        return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)]
+
+
+def test_manual_optimization_after_a_run_with_a_scheduler_of_torch(tmp_path):
+    """The clock begins at the microbatches that are done, not at the steps."""
+    trainer(tmp_path, max_epochs=4, callbacks=[SavingAt(10 - 1)]).fit(ManualWithTorch(), loader(10))
+    model = Manual(LINE, max_duration="4ep", on_change="new")
+    trainer(tmp_path, max_epochs=4).fit(model, loader(10), ckpt_path=tmp_path / "middle.ckpt")
+    assert model.rates[-3:] == pytest.approx([LR * (1 - k / 40) for k in (24, 28, 34)])
+    assert model.clock.timestamp.batch == 40
 
 
 def test_steps_of_manual_optimization_are_no_batches(tmp_path):
