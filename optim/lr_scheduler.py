@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Options, Scheduler, Unpack
+from .scheduler import Options, Scheduler
 
 __all__ = [
     "ChainedLR",

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Self
-from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the schedulers, which import it from here
 
 from timesched.binding import Bound
 from timesched.binding.evaluation import Evaluator
@@ -36,8 +35,14 @@ __all__ = ["Scheduler"]
 
 # The methods of a step in the reference suite. They can be called, but `step()` calls none of them.
 STEP_METHODS = (
-    "increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr",
-)  # fmt: skip
+    "increment_last_epoch",
+    "get",
+    "get_lr",
+    "get_wd",
+    "update_groups",
+    "update_last_value",
+    "update_last_lr",
+)
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
@@ -194,7 +199,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _resolve_steps(self, schedule: Schedule) -> Resolved:
         """A schedule as a function of a step; with a clock, of a batch of its run."""
-        return resolve_in_unit(TimeUnit.BATCH, Horizon.of(self.clock or Horizon(None)), schedule.resolve)
+        return resolve_in_unit(TimeUnit.BATCH, self._horizon(), schedule.resolve)
+
+    def _horizon(self) -> Horizon:
+        """The run of the clock; without a clock, a run whose length is not known."""
+        return Horizon(None) if self.clock is None else Horizon.of(self.clock)
 
     def values(self, n: int) -> list[float]:
         """The values at the steps 0 to n - 1, without the factors of groups. Nothing is changed.
@@ -204,10 +213,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         function = self._resolve_steps(self.schedule)
         return [float(function((step,))) for step in range(n)]
 
-    base_lrs: Any = property(
-        lambda self: self._target.values_at(self.schedule.at(Timestamp(), Horizon.of(self.clock or Horizon(None)))),
-        doc="The value at step 0 for each parameter group.",
-    )
+    def _read_initial_values(self) -> list[Any]:
+        return self._target.values_at(self.schedule.at(Timestamp(), self._horizon()))
+
+    base_lrs: Any = property(_read_initial_values, doc="The value at step 0 for each parameter group.")
 
     def _describe(self) -> str:
         attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}

@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Options, Scheduler, Unpack
+from .scheduler import Options, Scheduler
 
 __all__ = [
     "ChainedWD",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from ..step.common_steps import penalized_gradient, square_average_
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class Adadelta(RuleOptimizer):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
@@ -14,7 +15,8 @@ from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
 from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero
 from ..state.optimizer import State
-from ..step.rule_optimizer import Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
@@ -13,7 +14,8 @@ from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
 from ..step.common_steps import add_over_root_, penalized_gradient
 from ..step.fused import fused_adagrad
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class Adagrad(RuleOptimizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
@@ -11,7 +12,8 @@ from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import fused_adam
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class AdamBase(RuleOptimizer):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class Adamax(RuleOptimizer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
 from timesched.types import ParamGroup
@@ -13,7 +14,8 @@ from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RoundAsState, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors, RoundAsState
 
 
 class ASGD(RuleOptimizer):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from ..step.common_steps import moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 LARGEST_NORM = 10.0  # the upper limit of a parameter's norm in the trust ratio
 

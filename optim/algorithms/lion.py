@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
-from ..step.rule_optimizer import Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class Lion(RuleOptimizer):

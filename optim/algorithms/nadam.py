@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
@@ -12,7 +13,8 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RoundAsState, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors, RoundAsState
 
 
 class NAdam(RuleOptimizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
 
@@ -10,7 +11,8 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class RAdam(RuleOptimizer):

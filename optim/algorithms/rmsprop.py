@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class RMSprop(RuleOptimizer):

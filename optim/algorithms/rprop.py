@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
 from timesched.types import ParamGroup
@@ -13,7 +14,8 @@ from ..base.scalar_states import STEP
 from ..base.sharding import local_shard
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from ..state.optimizer import State
-from ..step.rule_optimizer import Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class Rprop(RuleOptimizer):

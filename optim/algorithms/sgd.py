@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from timesched.ops import where
 from timesched.types import ParamGroup
@@ -16,7 +17,8 @@ from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
 from ..step.common_steps import penalized_gradient
 from ..step.fused import fused_sgd
-from ..step.rule_optimizer import COMMON, Factors, Options, ParamsT, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.work import Factors
 
 
 class SGD(RuleOptimizer):

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from timesched.binding.groups import select_groups
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.time.units import TimeError
 
-from ..scheduler import Options, Scheduler, Unpack
+from ..scheduler import Options, Scheduler
 from .formulas import Chain, Steps, as_time
 
 

@@ -120,10 +120,6 @@ class Between(ClosedForm):
     end_val: float = number()
     total_iters: Steps = count()
 
-    def check(self, class_name: str) -> None:
-        if getattr(self, "cycle", False) and as_time(self.total_iters).exact == 0:
-            raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomial(Between):
@@ -131,6 +127,9 @@ class Polynomial(Between):
 
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
+
+    def check(self, class_name: str) -> None:
+        _check_cycle_length(class_name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
         end = as_time(self.total_iters)
@@ -144,11 +143,19 @@ class Linear(Between):
 
     cycle: bool = flag(False)
 
+    def check(self, class_name: str) -> None:
+        _check_cycle_length(class_name, self)
+
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
             left = remaining_share(frame.period(as_time(self.total_iters)))
             return shapes.linear(left, self.end_val, self.initial_val)
         return shapes.linear(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+
+
+def _check_cycle_length(class_name: str, schedule: Polynomial | Linear) -> None:
+    if schedule.cycle and as_time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT as ParamsT  # noqa: PLC0414  # for the optimizers, which import it from here
-from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # likewise
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
 from timesched.hints import argument_hint, arguments_of, show_options
 from timesched.ops import check_compiler
@@ -33,9 +33,7 @@ from ..state.optimizer import Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
-from .work import Factors as Factors  # noqa: PLC0414  # likewise
-from .work import RoundAsState as RoundAsState  # noqa: PLC0414  # likewise
-from .work import Work, convert_to_plain_tensors, group_by_kind
+from .work import Factors, RoundAsState, Work, convert_to_plain_tensors, group_by_kind
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
 # compare every loop with every other. The loops of one tensor are still fused, and 150 tensors compile in 0.6 of the
