@@ -190,10 +190,14 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
 
 def _epoch_start(timestamp: Timestamp) -> Timestamp:
     """The counters at the beginning of the epoch."""
-    batch, sample = timestamp.batch - timestamp.batch_in_epoch, timestamp.sample - timestamp.sample_in_epoch
-    token = timestamp.token - timestamp.token_in_epoch
-    in_epoch = dict.fromkeys(("batch_in_epoch", "sample_in_epoch", "token_in_epoch"), 0)
-    return timestamp.copy(batch=batch, sample=sample, token=token, **in_epoch)
+    return timestamp.copy(
+        batch=timestamp.batch - timestamp.batch_in_epoch,
+        sample=timestamp.sample - timestamp.sample_in_epoch,
+        token=timestamp.token - timestamp.token_in_epoch,
+        batch_in_epoch=0,
+        sample_in_epoch=0,
+        token_in_epoch=0,
+    )
 
 
 def _read_parts(indices: Iterator[int], sizes: Iterator[int], rank: int, world_size: int) -> Iterator[list[int]]:

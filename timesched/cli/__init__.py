@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,13 +46,18 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, *arguments: Any) -> Any:  # type: ignore[override]  # argparse has overloads
         namespace, unknown = super().parse_known_args(*arguments)
-        known = [option[2:].replace("-", "_") for action in self._actions for option in action.option_strings]
-        for name in [argument.partition("=")[0] for argument in unknown if argument[:1] == "-"]:
-            similar = [
-                f"--{each.replace('_', '-')}" for each in similar_names(name.strip("-").replace("-", "_"), known)
-            ]
-            self.error(f"{name} is not an option" + (f": did you mean {' or '.join(similar)}?" if similar else ""))
+        for argument in unknown:
+            if argument.startswith("-"):
+                name = argument.partition("=")[0]
+                self.error(f"{name} is not an option{self._suggest_options(name)}")
         return namespace, unknown
+
+    def _suggest_options(self, name: str) -> str:
+        """A question that names the options of this command that are similar to an unknown one; or an empty text."""
+        options = chain.from_iterable(action.option_strings for action in self._actions)
+        by_argument = {option.strip("-").replace("-", "_"): option for option in options if option.startswith("--")}
+        similar = similar_names(name.strip("-").replace("-", "_"), list(by_argument))
+        return f": did you mean {' or '.join(by_argument[argument] for argument in similar)}?" if similar else ""
 
 
 def replace_underscores(argument: str) -> str:

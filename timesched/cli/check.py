@@ -60,10 +60,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run_options(check)
     percent = "%% of the highest value (default: %(default)g)"
-    limits = (("--jump", 50.0, "a jump of"), ("--far", 5.0, "an end that is off by"))
-    for name, default, fault in limits:
-        about = f"report {fault} more than X {percent}"
-        check.add_argument(name, type=read_finite, default=default, metavar="X", help=about)
+    jump, far = f"report a jump of more than X {percent}", f"report an end that is off by more than X {percent}"
+    check.add_argument("--jump", type=read_finite, default=50.0, metavar="X", help=jump)
+    check.add_argument("--far", type=read_finite, default=5.0, metavar="X", help=far)
     check.set_defaults(run=_run_check)
 
 

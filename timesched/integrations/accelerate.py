@@ -99,8 +99,14 @@ def schedule(
             f"schedule.optimizer: it is of type {type(optimizer).__name__}, and may be replaced. Pass the one that "
             f"accelerator.prepare() returned."
         )
-    several = accelerator.num_processes > 1
-    clock = Clock(max_duration, batches_per_epoch, samples_per_batch, tokens_per_sample, ssr, process_group=several)
+    clock = Clock(
+        max_duration,
+        batches_per_epoch=batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        process_group=accelerator.num_processes > 1,
+    )
     weight_average = make_average(optimizer.optimizer, clock, average)
     scheduler = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, weight_average)
     scheduler.accelerator = accelerator

@@ -298,14 +298,18 @@ class _CountingCallback(TrainerCallback):
                 "of the optimizer, such as '100ba'."
             )
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
         self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
         counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
         self.schedulers.begin_at(state.global_step, **counts)
 
-    def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Count a batch, between the step of the optimizer and the step of the scheduler."""
         schedulers, clock = self.schedulers, self.schedulers.clock
         self.last_values = schedulers.named_values() if self.options.log else {}
