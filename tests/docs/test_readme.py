@@ -1,7 +1,6 @@
 """README.md: its programs run, and its table has what they do. Two lines for trainers run in the tests of trainers."""
 
 import re
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -78,7 +77,6 @@ def test_the_program_prints_the_end_of_the_decay(runs):
         assert (str(batch), lr) == ({512: "19074ba", 1024: "9537ba"}[batch_size], 0.0)
 
 
-@pytest.mark.skipif(find_spec("composer") is not None, reason="the laws take seconds, and no torch changes them")
 def test_the_property_test_finds_a_broken_law():
     names = {"my_schedule": timesched.RexScheduler()}
     exec(readme_code("from timesched.testing"), names)
