@@ -76,7 +76,7 @@ nitpick_ignore_regex = [
     (r"py:(class|exc|meth|func|data|attr)", r"(?!timesched|optim).*"),
     # Types in signatures that a user meets nowhere else.
     (r"py:class", r"timesched\.(horizon\.BatchSizes|positions\.Notes|time\.(units\.EpochCounter|value\.TValue))"),
-    (r"py:class", r"timesched\.binding\.(saved\.StateContents|values\.ValueTarget)"),
+    (r"py:class", r"timesched\.binding\.saved\.StateContents"),
     (r"py:class", r"timesched\.(batch_size_sampler\.Indices|integrations\.(common\.Average|composer\._RunClock))"),
     (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.plan\.AnyOptimizer)"),
 ]

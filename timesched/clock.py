@@ -319,8 +319,8 @@ class Clock:
         """Raise `ValueError` if the counts of a unit may differ between ranks, or if the batches so far had none."""
         if unit in self.rank_local_units():
             raise ValueError(
-                f"Clock.process_group=None: the {unit.name.lower()}s may differ between ranks, and some would act "
-                f"without the others. Pass process_group=True to the clock, or use a time in batches."
+                f"Clock.process_group={self.process_group!r}: the {unit.name.lower()}s may differ between ranks, and "
+                f"some would act without the others. Pass process_group=True to the clock, or use a time in batches."
             )
         if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
             name = f"{unit.name.lower()}s"

@@ -77,7 +77,8 @@ class Schedule:
         if not self.relative:
             raise TypeError(
                 f"{self!r}: this schedule returns values, not multipliers of a learning rate. Bind it to a beta or to "
-                f"momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer."
+                f"momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer. For the value itself, "
+                f"call half_life.at(clock.timestamp, clock)."
             )
 
     def resolve(self, frame: Frame) -> Resolved:

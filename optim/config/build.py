@@ -13,7 +13,6 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
 from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
-from timesched.binding.path import Path
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
@@ -186,9 +185,7 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
             written in the same way, and use the `param_group_tags` of their parent. `milestones` may be left out: they
             are the running sums of the children's `total_iters`, which the clock converts if their units differ. A
             learning-rate scheduler of `optim` is wrapped in a `ScalePerParamLR` if one of its groups has a factor. A
-            schedule of `timesched` multiplies the initial value of its `key` (by default the learning rate). With
-            `target: model` or `target: model.layers.0.dropout` it multiplies a value of that object, with `multiple_of`
-            and `name` as in `timesched.bind`. Then `build` needs the model itself.
+            schedule of `timesched` multiplies the initial value of its `key` (by default the learning rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
             `stop_at`: the arguments of a `Clock`. A mapping from thresholds to sizes under `samples_per_batch` is a
@@ -356,13 +353,12 @@ class GroupedOptimizer:
     no_decay_groups: Set[int] = frozenset()  # the config's `no_decay` leaves them without weight decay
     unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
     parameters: Sequence[NamedParameter] = ()
-    model: object = None  # None on trial without a model
 
 
 def make_optimizer(spec: object, model: Any) -> GroupedOptimizer:
     """Make the optimizer of a specification; or return the optimizer that the config has in place of an entry."""
     if not isinstance(spec, OptimizerSpec):
-        return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"), model=model)
+        return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"))
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
     with prefix_errors(spec.path):
@@ -377,7 +373,7 @@ def make_optimizer(spec: object, model: Any) -> GroupedOptimizer:
             no_decay_groups.add(i)
         if spec.lacks_lr and "lr" not in values:
             unset_lr_groups.add(i)
-    return GroupedOptimizer(optimizer, no_decay_groups, unset_lr_groups, parameters, model)
+    return GroupedOptimizer(optimizer, no_decay_groups, unset_lr_groups, parameters)
 
 
 def make_schedulers(
@@ -417,7 +413,7 @@ def check_learning_rates(
 def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
     if isinstance(scheduler, Bound) and scheduler.relative:
-        return scheduler.key == "lr" and not scheduler.value_name
+        return scheduler.key == "lr"
     return bool(getattr(scheduler, "scales", 0))
 
 
@@ -439,8 +435,6 @@ def _make_scheduler(entry: object, grouped: GroupedOptimizer, clock: State | Non
             )
         with prefix_errors(entry.path):
             if isinstance(scheduler, Schedule) and clock is not None:
-                if "target" in entry.options:
-                    return _bind_value(scheduler, grouped.model, clock, **entry.options)
                 return bind(scheduler, optimizer, clock, **entry.options)
             is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
             groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
@@ -452,29 +446,6 @@ def _make_scheduler(entry: object, grouped: GroupedOptimizer, clock: State | Non
         name = type(scheduler).__name__
         raise ValueError(f"{path}: this {name} has a different optimizer. Create it with the optimizer of the config.")
     return scheduler
-
-
-def _bind_value(
-    schedule: Schedule, model: object, clock: State, target: str, key: object = None, **options: Any
-) -> Bound:
-    """Bind a schedule to a value of the model. `target` is the path of an object, such as `model.layers.0.dropout`.
-
-    Without a model, and for a value on the meta device, the scheduler has the multiplier.
-    """
-    rest = target.removeprefix("model") if isinstance(target, str) and target.startswith("model") else None
-    if rest is None or rest[:1] not in ("", ".", "["):
-        raise ValueError(f"target={target!r}: it is no part of the model. Write model, or model.layers.0.dropout.")
-    if key is None:
-        raise ValueError(f"target={target!r}: the entry has no key. Write the key of the value, such as key: p.")
-    whole_key = f"{rest}{key}" if str(key).startswith("[") else f"{rest}.{key}"
-    key = whole_key.removeprefix(".")
-    if model is not None and not isinstance(model, nn.Module):
-        raise ValueError(f"target={target!r}: there are only the parameters of the model. Pass the module to build().")
-    value = None if model is None else Path(model, key).read()
-    if model is None or (isinstance(value, torch.Tensor) and value.is_meta):
-        name = options.get("name") or f"model{whole_key}"
-        return bind(schedule, {"multiplier": 1.0}, clock, "multiplier", name=name)
-    return bind(schedule, model, clock, key, **options)
 
 
 def _make_from_object(entry: object, argument: object, kind: str, path: str) -> Any:

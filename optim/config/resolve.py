@@ -31,7 +31,7 @@ TAGS = "param_group_tags"
 LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this argument
 UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
 # Keys of a schedule's entry that are arguments of bind().
-BIND_KEYS = {TAGS: "tags"} | {key: key for key in ("key", "on_change", "target", "multiple_of", "name")}
+BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def norm_and_bias_names(parameters: Iterable[NamedParameter], groups: Sequence[P
 
 def scheduled_groups(scheduler: object) -> set[int]:
     """The indices of the groups to which a scheduler gives weight decay. A multiple of 0 does not count."""
-    if not isinstance(scheduler, Bound) or scheduler.key != "weight_decay" or scheduler.value_name:
+    if not isinstance(scheduler, Bound) or scheduler.key != "weight_decay":
         return set()
     return {i for i, factor in zip(scheduler.indices, scheduler.factors) if factor}
 

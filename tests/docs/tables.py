@@ -29,6 +29,13 @@ def readme_code(start: str) -> str:
     return code.replace("...", "**given")
 
 
+def page_code(name: str, start: str) -> str:
+    """The only block of Python on a page of docs/ that begins so; its `...` are the arguments `given`."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (code,) = [block for block in blocks if block.startswith(start)]
+    return str(code).replace("...", "**given")
+
+
 def rows(name: str, header: list[str]) -> list[list[list[str]]]:
     """The tables of a document that have these cells in their first line, each as a list of its rows."""
     found: list[list[list[str]]] = []

@@ -409,6 +409,8 @@ def values_are_those_of_all_tokens(folder: Path) -> None:
     assert first != second
     clock = trainer.lr_scheduler.clock
     assert (clock.timestamp.sample, clock.timestamp.epoch) == (3 * 21, 3)
+    with pytest.raises(ValueError, match="process_group=False: the seconds may differ between ranks"):
+        clock.every("1h")  # each rank has its own seconds, unless a schedule reads them
     microbatches = [sum(each) for each in zip(first, second)]
     batches = [sum(microbatches[i : i + 3]) for i in range(0, len(microbatches), 3)]
     assert len(batches) == 6 and clock.timestamp.token == sum(batches)

@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import optim
+from tests.docs.tables import page_code
 from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
 from timesched.integrations.transformers import Binding, schedule
 
@@ -107,27 +108,33 @@ class KLWeights(TrainerCallback):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL uses names that transformers has deprecated
 def test_a_kl_weight(tmp_path):
-    """The weight is an attribute of the trainer, which its loss reads in each step."""
+    """The code of docs/values.md: each step has the value of its time, also in a resumed run."""
     size = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "vocab_size": 500}
     GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=1, pad_token_id=1)).save_pretrained(tmp_path)
     words = tokenizer()
     words.padding_side = "left"
     settings = {
         **{"beta": 0.04, "max_steps": 4, "per_device_train_batch_size": 2, "num_generations": 2},
-        **{"max_completion_length": 4, "report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no"},
+        **{"max_completion_length": 4, "report_to": "none", "use_cpu": True, "bf16": False, "save_steps": 2},
         **{"logging_steps": 1, "disable_tqdm": True},
     }
-    trainer = GRPOTrainer(
-        model=GPT2LMHeadModel.from_pretrained(tmp_path),  # the reference model is read from there, too
-        reward_funcs=lambda completions, **kwargs: [float(len(text)) for text in completions],
-        args=GRPOConfig(str(tmp_path / "run"), **settings),
-        train_dataset=Dataset.from_dict({"prompt": [text[:40] for text in TEXTS[:16]]}),
-        processing_class=words,
-    )
-    recorder = KLWeights(trainer)
-    trainer.add_callback(recorder)
-    schedule(trainer, DECAY, Binding(LinearScheduler(0.1, 1.0, t_max="2ba"), "beta", target=trainer))
-    trainer.train()
-    assert recorder.values == pytest.approx([0.004, 0.022, 0.04, 0.04], rel=1e-15)
-    logged = [row["GRPOTrainer.beta"] for row in trainer.state.log_history if "GRPOTrainer.beta" in row]
-    assert logged == recorder.values
+
+    def train(folder, resume=None):
+        trainer = GRPOTrainer(
+            model=GPT2LMHeadModel.from_pretrained(tmp_path),  # the reference model is read from there, too
+            reward_funcs=lambda completions, **kwargs: [float(len(text)) for text in completions],
+            args=GRPOConfig(str(tmp_path / folder), **settings),
+            train_dataset=Dataset.from_dict({"prompt": [text[:40] for text in TEXTS[:16]]}),
+            processing_class=words,
+        )
+        recorder = KLWeights(trainer)
+        trainer.add_callback(recorder)
+        rise = LinearScheduler(0.0, 1.0, t_max="3ba")
+        names = {"trainer": trainer, "rise": rise, "cosine": DECAY, "schedule": schedule}
+        exec(page_code("values.md", "# TRL"), names)
+        trainer.train(resume_from_checkpoint=resume)
+        return recorder.values
+
+    values = train("whole")
+    assert values == [0.04 * LinearScheduler(0.0, 1.0, t_max="3ba").at(f"{k}ba", Horizon("4ba")) for k in range(4)]
+    assert train("rest", str(tmp_path / "whole" / "checkpoint-2")) == values[2:]

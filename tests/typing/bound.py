@@ -20,15 +20,8 @@ def what_it_takes_and_returns(optimizer: Optimizer, clock: Clock, state: State) 
     print(rate, scheduler, decay.indices, first)
 
 
-def what_it_takes_for_an_object(model: Module, clock: Clock) -> None:
-    dropout: Bound = bind(LinearScheduler(), model, clock, key="layers.0.dropout.p", name="dropout")
-    length: Bound = bind(LinearScheduler(), {"length": 512}, clock, "length", multiple_of=64)
-    print(dropout, length)
-    bind(LinearScheduler(), model, clock)  # type: ignore[call-overload]  # an object needs a key
-    bind(LinearScheduler(), model, clock, key="0.p", tags="head")  # type: ignore[call-overload]  # and has no tags
-
-
-def mistakes(optimizer: Optimizer, clock: Clock) -> None:
+def mistakes(optimizer: Optimizer, clock: Clock, model: Module) -> None:
+    bind(LinearScheduler(), model, clock, key="0.p")  # type: ignore[call-overload]  # a value of a model is no key
     bind("cosine", optimizer, clock)  # type: ignore[arg-type]
     bind(LinearScheduler, optimizer, clock)  # type: ignore[arg-type]
     bind(LinearScheduler(), optimizer, clock, on_change="force")  # type: ignore[call-overload]

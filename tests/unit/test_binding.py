@@ -97,14 +97,14 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
         ({"clock": SimpleNamespace(timestamp=None, max_duration=None, dataloader_len=None)}, "length of the run"),
         *(({"clock": clock}, f"bind.clock={clock!r}: it is") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
-        ({"target": groups({})}, "not a torch.optim.Optimizer"),
+        ({"optimizer": groups({})}, "not a torch.optim.Optimizer"),
     ],
 )
 def test_refused_before_anything_changes(arguments, words):
     optimizer = sgd({"tags": "x"}, lr=0.7)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises((TypeError, ValueError), match=words):
-        bind(**{"schedule": LinearScheduler(0.5), "target": optimizer, "clock": Clock("4ba"), **arguments})
+        bind(**{"schedule": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
     assert optimizer.state_dict() == before
 
 

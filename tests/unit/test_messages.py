@@ -332,7 +332,8 @@ SCHEDULES = [
     ),
     (
         "HalfLife('1ba'): this schedule returns values, not multipliers of a learning rate. Bind it to a beta or "
-        "to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer.",
+        "to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer. For the value itself, call "
+        "half_life.at(clock.timestamp, clock).",
         lambda: ProductScheduler([LinearScheduler(), HalfLife("1ba")]),
     ),
     (
@@ -417,12 +418,13 @@ BINDING = [
     ),
     (
         "HalfLife('2ba'): this schedule returns values, not multipliers of a learning rate. Bind it to a beta "
-        "or to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer.",
+        "or to momentum: bind(..., key='betas[1]'), or Binding(..., 'betas[1]') in a trainer. For the value itself, "
+        "call half_life.at(clock.timestamp, clock).",
         lambda: bind(HalfLife("2ba"), sgd(), CLOCK),
     ),
     (
-        "bind.key=None: the target is a Linear, not a torch.optim.Optimizer, and needs a key. Pass the path of a "
-        "value, as in key='layers.0.dropout.p'.",
+        "bind.optimizer: it is of the class Linear, not a torch.optim.Optimizer. Set any other value in the training "
+        "loop: value = initial * schedule(clock).",
         lambda: bind(LinearScheduler(), torch.nn.Linear(2, 2), CLOCK),
     ),
     (

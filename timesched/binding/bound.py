@@ -1,9 +1,8 @@
-"""Binding: a schedule controls one key of parameter groups, or one value, until another scheduler is made for it.
+"""Binding: a schedule controls one key of parameter groups, until another scheduler is made for it.
 
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
 schedulers of `optim` derive from it. It has three parts: a counter says where it is (counter.py), an evaluator computes
-the value there (evaluation.py), and a target has the values of the groups (groups.py) or the value of another object
-(values.py). Functions do the rest:
+the value there (evaluation.py), and a target has the values of the groups (groups.py). Functions do the rest:
 writing.py checks and writes, owner.py records which scheduler controls a key, saved.py saves, loads and compares, and
 warn.py has the warnings.
 """
@@ -25,7 +24,6 @@ from timesched.binding.evaluation import Evaluator, describe_schedule, find_phas
 from timesched.binding.groups import GroupTarget, read_tags
 from timesched.binding.keys import Key, require_count
 from timesched.binding.owner import UNBOUND, leave_clock, take_ownership
-from timesched.binding.values import ValueTarget
 from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
 from timesched.clock import Clock
 from timesched.horizon import State
@@ -36,7 +34,7 @@ OnChange = Literal["same", "new"]
 
 
 class Bound:
-    """A schedule that controls one key of an optimizer's parameter groups, or one value. `bind()` returns it.
+    """A schedule that controls one key of an optimizer's parameter groups. `bind()` returns it.
 
     `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
     the value itself where `relative` is False, as for a `HalfLife`. A tensor in a group is updated in place. Nothing is
@@ -53,7 +51,7 @@ class Bound:
 
     def __init__(
         self,
-        optimizer: Optimizer | ValueTarget,
+        optimizer: Optimizer,
         schedule: Any,
         key: str | tuple[str, int],
         tags: Tags = None,
@@ -66,7 +64,7 @@ class Bound:
         name = type(self).__name__
         if on_change not in ("same", "new"):
             raise ValueError(f"{name}.on_change={on_change!r}: the option does not exist. Pass 'same' or 'new'.")
-        if not isinstance(optimizer, (Optimizer, ValueTarget)):
+        if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{name}.optimizer={optimizer!r}: it is not a torch.optim.Optimizer. Pass an optimizer.")
         if clock is not None and not hasattr(clock, "timestamp"):
             raise TypeError(
@@ -79,16 +77,12 @@ class Bound:
         self.ssr = ssr  # the scale-schedule ratio, for a clock that has none
         self.on_change = on_change  # what a load does if the present schedule has a different value
         self.refusal: str | None = None  # why it may not write: a later scheduler, or unbind()
-        self._target: GroupTarget | ValueTarget
-        if isinstance(optimizer, ValueTarget):
-            self.key, self._target = optimizer.key, optimizer
-        else:
-            self.optimizer, self.key = optimizer, Key(key).name
-            if not self.relative and self.key == "lr":
-                schedule.refuse_to_multiply()
-            if scales is None:
-                scales = 1 if self.relative and self.key == "lr" else 0
-            self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
+        self.optimizer, self.key = optimizer, Key(key).name
+        if not self.relative and self.key == "lr":
+            schedule.refuse_to_multiply()
+        if scales is None:
+            scales = 1 if self.relative and self.key == "lr" else 0
+        self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
         self._counter = make_counter(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._beginning: warn.Beginning | None = None  # until the second step, if it follows a `Clock`
@@ -103,13 +97,8 @@ class Bound:
         return self._evaluator.schedule
 
     @property
-    def value_name(self) -> str | None:
-        """The name of an object's value in logs and saved states; None for the groups of an optimizer."""
-        return self._target.name
-
-    @property
     def indices(self) -> list[int]:
-        """The indices of the parameter groups that it writes; `[0]` for the value of another object."""
+        """The indices of the parameter groups that it writes."""
         return self._target.indices
 
     @property
@@ -168,7 +157,7 @@ class Bound:
 
     def __repr__(self) -> str:
         at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._counter.steps)} steps"
-        return f"<{type(self).__name__} of {self.key!r} in {self._target.describe()}: {self._describe()}, {at}>"
+        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._describe()}, {at}>"
 
     def _repr_html_(self) -> str:
         from timesched.drawing.schedulers import sources
@@ -297,9 +286,9 @@ class Bound:
         return saved.read_contents(self, state)
 
     def is_of(self, state: StateDict) -> bool:
-        """Whether a saved state has the key and the tags of this scheduler, or the key and the name of its value."""
+        """Whether a saved state has the key and the tags of this scheduler."""
         identity = self._target.identity()
-        return all(state.get(name) == identity.get(name) for name in ("key", "tags", "name"))
+        return all(state.get(name) == value for name, value in identity.items())
 
     def restore(self, contents: saved.StateContents) -> None:
         """Continue from the contents that `read_state` returned."""

@@ -1,4 +1,4 @@
-"""The functions that bind a schedule to an optimizer or another object: `bind`, and Composer's name for it."""
+"""The functions that bind a schedule to an optimizer: `bind`, and Composer's name for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.bound import Bound, BoundLR, OnChange
-from timesched.binding.values import ValueTarget
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.clock import Clock
 from timesched.horizon import State
@@ -22,9 +21,9 @@ ScheduleLike = Schedule | Callable[..., float]
 @overload
 def bind(
     schedule: ScheduleLike | Sequence[ScheduleLike],
-    target: Optimizer,
+    optimizer: Optimizer,
     clock: Clock | State,
-    key: Literal["lr"] | None = None,
+    key: Literal["lr"] = "lr",
     tags: Tags = None,
     ssr: float | None = None,
     on_change: OnChange = "same",
@@ -34,7 +33,7 @@ def bind(
 @overload
 def bind(
     schedule: ScheduleLike | Sequence[ScheduleLike],
-    target: Optimizer,
+    optimizer: Optimizer,
     clock: Clock | State,
     key: str | tuple[str, int],
     tags: Tags = None,
@@ -43,49 +42,31 @@ def bind(
 ) -> Bound: ...
 
 
-@overload
-def bind(
-    schedule: ScheduleLike | Sequence[ScheduleLike],
-    target: object,
-    clock: Clock | State,
-    key: str,
-    tags: None = None,
-    ssr: float | None = None,
-    on_change: OnChange = "same",
-    multiple_of: int | None = None,
-    name: str | None = None,
-) -> Bound: ...
-
-
 def bind(
     schedule: object,
-    target: object,
+    optimizer: Optimizer,
     clock: State | None,
-    key: str | tuple[str, int] | None = None,
+    key: str | tuple[str, int] = "lr",
     tags: Tags = None,
     ssr: float | None = None,
     on_change: str = "same",
-    multiple_of: int | None = None,
-    name: str | None = None,
 ) -> Bound:
-    """Bind a schedule to a hyperparameter of an optimizer, or to one value of any other object.
+    """Bind a schedule to a hyperparameter of an optimizer.
 
     Each `step()` of the returned scheduler writes the initial value times the schedule's multiplier. The value of a
     `HalfLife` is written as it is. A tensor is updated in place. The first value is written at once.
+
+    Any other value, such as a loss weight, needs no scheduler: `weight = 0.2 * schedule(clock)` in the loop.
 
     Args:
         schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
             whose multipliers are multiplied. If its class derives from Composer's `ComposerScheduler`, it gets a
             `Clock` as a state of Composer's types, with timestamp, max_duration and dataloader_len.
-        target: any `torch.optim.Optimizer`, or another object: a model, a config, a dict or a list. In an optimizer the
-            initial value is the present value of a group, unless the group has an `initial_lr` or the like. For "lr" it
-            is multiplied by the group's `adjust_learning_rate`. In another object, it is the present value. If that
-            still is what an earlier scheduler wrote last, the initial value of the earlier scheduler is used again.
+        optimizer: any `torch.optim.Optimizer`. The initial value is the present value of a group, unless the group has
+            an `initial_lr` or the like. For "lr" it is multiplied by the group's `adjust_learning_rate`.
         clock: the `Clock` of the run, or another state, such as Composer's.
         key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
-            "betas[0]" or any other. For another object, the path of the value, such as "layers.0.dropout.p",
-            "loss.weights[1]" or "options['any text']". A name is a key of a mapping that has it, or an attribute. The
-            value is a finite float, a tensor with one float, or an int with `multiple_of`.
+            "betas[0]" or any other.
         tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` selects untagged groups,
             and `"!head"` excludes the groups with the tag `head`.
         ssr: the scale-schedule ratio, if the state has none, as Composer's. Default: None, the ratio of the state, or
@@ -94,21 +75,16 @@ def bind(
             the time of the save. "same" (the default) raises `ValueError`; "new" continues with this schedule. If only
             the initial value differs, "same" warns and continues with the saved initial value; "new" keeps the present
             initial value.
-        multiple_of: for an int of an object. The product is rounded down to a multiple of it, and is at least it.
-        name: the name of an object's value in logs and saved states. Default: None, the class of the object and the
-            key, such as "Dropout.p".
 
     Returns:
-        A `torch.optim.lr_scheduler.LambdaLR` for "lr" of an optimizer. Otherwise an object with the same `step`,
-        `state_dict` and `load_state_dict`. It controls the hyperparameter or value: an earlier scheduler of it raises
-        in its next step.
+        A `torch.optim.lr_scheduler.LambdaLR` for "lr". Otherwise an object with the same `step`, `state_dict` and
+        `load_state_dict`. It controls the hyperparameter: an earlier scheduler of it raises in its next step.
 
     Raises:
         ValueError: no group has the tags, or a group lacks the key. Also for a scheduler written for Composer that
-            cannot convert its times, or whose clock has a length that is not a whole count. For an object: `key` is
-            missing or leads to no such value, the value cannot be written, `multiple_of` is below 1 or above the value,
-            or the argument does not suit the target. Nothing is changed then.
-        TypeError: `clock` is not a clock, `schedule` is not a schedule, or a `HalfLife` is in a list or for "lr".
+            cannot convert its times, or whose clock has a length that is not a whole count. Nothing is changed then.
+        TypeError: `optimizer` is not an optimizer, `clock` is not a clock, `schedule` is not a schedule, or a
+            `HalfLife` is in a list or for "lr".
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -117,35 +93,19 @@ def bind(
     >>> scheduler = bind(LinearScheduler(), optimizer, clock)
     >>> clock.tick(); scheduler.step(); scheduler.get_last_lr()
     [0.30000000000000004]
-
-    >>> loss = {"kl_weight": 0.5}
-    >>> scheduler = bind(LinearScheduler(), loss, clock, key="kl_weight")
-    >>> loss, scheduler.named_values()
-    ({'kl_weight': 0.375}, {'dict.kl_weight': 0.375})
     """
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"bind.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
-    if isinstance(target, Optimizer):
-        _refuse(target, multiple_of=multiple_of, name=name)
-        key = "lr" if key is None else key
-        bound_class = BoundLR if key == "lr" else Bound
-        warn_of_long_warmup(schedule, clock, ssr)
-        scheduler = bound_class(target, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
-    else:
-        _refuse(target, tags=tags)
-        warn_of_long_warmup(schedule, clock, ssr)
-        value = ValueTarget(target, key, getattr(schedule, "relative", True), multiple_of, name)
-        scheduler = Bound(value, schedule, value.key, clock=clock, ssr=ssr, on_change=on_change)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"bind.optimizer: it is of the class {type(optimizer).__name__}, not a torch.optim.Optimizer. Set any "
+            f"other value in the training loop: value = initial * schedule(clock)."
+        )
+    bound_class = BoundLR if key == "lr" else Bound
+    warn_of_long_warmup(schedule, clock, ssr)
+    scheduler = bound_class(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
     warn_of_zero(scheduler)
     return scheduler
-
-
-def _refuse(target: object, **arguments: object) -> None:
-    """Raise `ValueError` for an argument that the target does not take."""
-    kind = "an optimizer" if isinstance(target, Optimizer) else f"an object of the class {type(target).__name__}"
-    for name, value in arguments.items():
-        if value is not None:
-            raise ValueError(f"bind.{name}={value!r}: the target is {kind}, which does not take it. Leave it out.")
 
 
 def compile_composer_scheduler(scheduler: object, state: Any, ssr: float = 1.0) -> LambdaLR:

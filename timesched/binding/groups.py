@@ -1,8 +1,7 @@
 """What a scheduler writes: one key in the selected parameter groups of an optimizer. Tags select the groups.
 
 A target finds its places again, reads them, writes all values or none, and names them. It notes their initial values.
-The scheduler, its counter and its saved state know nothing of parameter groups. The other kind of target is
-`ValueTarget` (values.py), which never has a new group.
+The scheduler, its counter and its saved state know nothing of parameter groups.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ class GroupTarget:
     factor of a group multiplies it.
     """
 
-    name = None  # the groups have names of their own
-
     def __init__(self, optimizer: Optimizer, key: Key, tags: Tags, relative: bool, scales: int) -> None:
-        self.optimizer = self.holder = optimizer  # `holder`: targets of different holders never overlap
+        self.optimizer = optimizer
         self.key = key
         self.tags = tags
         self.relative = relative
@@ -54,7 +51,7 @@ class GroupTarget:
         return set(select_groups(self.optimizer.param_groups, self.tags))
 
     def overlaps(self, other: GroupTarget) -> bool:
-        """Whether a value of another target of the same holder is one of its values, with groups that were added."""
+        """Whether another target of the optimizer has this key of one of its groups, with added groups."""
         return self.key.name == other.key.name and not self.present_indices().isdisjoint(other.indices)
 
     def new_indices(self) -> set[int]:
@@ -193,24 +190,6 @@ class GroupTarget:
         for _, group in self.indexed_groups:
             if hold is not None and any(p.device.type == "xla" for p in group["params"][:1]):
                 hold(group, self.key.key)
-
-    def advise_owner(self) -> str:
-        """What to do if two schedulers are made for one group."""
-        return (
-            "Step the later scheduler, give them different tags, or combine them: bind a list, or make a SequentialLR "
-            "or ChainedLR."
-        )
-
-    def describe_zero(self) -> str:
-        """What to do if all base values are 0."""
-        return (
-            "the value is 0 in every group that is selected. Multiplied, it stays 0: give the optimizer a "
-            f"{self.key.name} above 0."
-        )
-
-    def describe(self) -> str:
-        """Where the values are, for the scheduler's text."""
-        return f"groups {self.indices}"
 
     def identity(self) -> dict[str, object]:
         """The entries of a saved state that say what it is of."""

@@ -1,4 +1,4 @@
-"""The owner of a key or value: of all schedulers made for it, the scheduler that was created last controls it.
+"""The owner of a key: of all schedulers made for it, the scheduler that was created last controls it.
 
 Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, or None if it may.
 """
@@ -8,27 +8,31 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from torch.optim import Optimizer
+
 from timesched.clock import Clock
 
 if TYPE_CHECKING:
     from timesched.binding.bound import Bound
 
 UNBOUND = "was unbound. Make another scheduler."
+_ADVICE = (
+    "Step the later scheduler, give them different tags, or combine them: bind a list, or make a SequentialLR or "
+    "ChainedLR."
+)
+
+# The schedulers of each optimizer, in the order in which they were made. Weak references keep no scheduler alive.
+_schedulers: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-# The schedulers of each optimizer, and the schedulers of all values of other objects, in the order in which they were
-# made. Weak references keep no scheduler alive.
-_schedulers: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-
-
-def _living_schedulers(holder: object) -> list[Any]:
-    schedulers = (ref() for ref in _schedulers.get(holder, []))
+def _living_schedulers(optimizer: Optimizer) -> list[Any]:
+    schedulers = (ref() for ref in _schedulers.get(optimizer, []))
     return [scheduler for scheduler in schedulers if scheduler is not None]
 
 
-def find_owners(holder: object) -> list[Any]:
-    """The schedulers that control a key of an optimizer's groups, or a value, in the order in which they were made."""
-    return [scheduler for scheduler in _living_schedulers(holder) if scheduler.refusal is None]
+def find_owners(optimizer: Optimizer) -> list[Any]:
+    """The schedulers that control a key of an optimizer's groups, in the order in which they were made."""
+    return [scheduler for scheduler in _living_schedulers(optimizer) if scheduler.refusal is None]
 
 
 def take_ownership(scheduler: Bound) -> None:
@@ -38,14 +42,13 @@ def take_ownership(scheduler: Bound) -> None:
     """
     if scheduler.refusal is not None:
         return
-    target = scheduler._target
-    earlier = [other for other in _living_schedulers(target.holder) if other is not scheduler]
+    earlier = [other for other in _living_schedulers(scheduler.optimizer) if other is not scheduler]
     for other in earlier:  # all of them, so that each error names the present owner
-        if other.refusal != UNBOUND and other._target.overlaps(target):
+        if other.refusal != UNBOUND and other._target.overlaps(scheduler._target):
             cause = f"since {scheduler._describe()} was created later"
-            other.refusal = f"no longer controls it, {cause}. {target.advise_owner()}"
+            other.refusal = f"no longer controls it, {cause}. {_ADVICE}"
             leave_clock(other)
-    _schedulers[target.holder] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
+    _schedulers[scheduler.optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
     if isinstance(scheduler.clock, Clock):
         scheduler.clock.notify(scheduler)
     scheduler._accept_groups()
@@ -60,7 +63,7 @@ def leave_clock(scheduler: Bound) -> None:
 def check_single_owner(scheduler: Any) -> None:
     """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
     new_indices = scheduler._target.new_indices()
-    for other in find_owners(scheduler._target.holder):
+    for other in find_owners(scheduler.optimizer):
         shared_indices = new_indices & other._target.present_indices()
         if other is not scheduler and other.key == scheduler.key and shared_indices:
             raise ValueError(

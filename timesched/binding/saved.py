@@ -1,9 +1,8 @@
 """The saved state of a scheduler: does it fit the scheduler, and has it the same value?
 
-A saved state is a dict. `key` and `tags` select the hyperparameter, or `key` and `name` the value of another object.
-`last_epoch` counts the steps. `schedule` is a text for people. `value` is the multiplier, or the value of each group.
-`base` has the base values, if the schedule multiplies them. With a `Clock` there are also `clock`, its state, and
-`horizon` and `length` of the run as texts.
+A saved state is a dict. `key` and `tags` select the hyperparameter. `last_epoch` counts the steps. `schedule` is a text
+for people. `value` is the multiplier, or the value of each group. `base` has the base values, if the schedule
+multiplies them. With a `Clock` there are also `clock`, its state, and `horizon` and `length` of the run as texts.
 """
 
 from __future__ import annotations
@@ -107,18 +106,17 @@ def restore_contents(scheduler: Bound, contents: StateContents) -> None:
 def check_saved_state(
     state: Mapping[str, object], class_name: str, identity: Mapping[str, object], relative: bool
 ) -> None:
-    """Raise `ValueError` unless it is the state of a scheduler with this key, these tags and this name."""
+    """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = ", ".join(repr(name) for name in needed if not isinstance(state, Mapping) or name not in state)
     if missing:
         raise ValueError(
             f"{class_name}.state_dict={reprlib.repr(state)}: it lacks {missing}. Load the state_dict() of a scheduler."
         )
-    for name in ("key", "tags", "name"):  # only the value of an object has a name
-        expected = identity.get(name)
-        if state.get(name) != expected:
+    for name, expected in identity.items():
+        if state[name] != expected:
             raise ValueError(
-                f"{class_name}.{name}={expected!r}: the state is of {name}={state.get(name)!r}. Load the state of a "
+                f"{class_name}.{name}={expected!r}: the state is of {name}={state[name]!r}. Load the state of a "
                 f"scheduler with the same {name}."
             )
 

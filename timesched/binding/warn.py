@@ -35,8 +35,12 @@ def warn_of_long_warmup(schedule: object, clock: State | None, ssr: float | None
 def warn_of_zero(scheduler: Bound) -> None:
     """Warn of a scheduler whose base value is 0, in all groups."""
     if scheduler.relative and not any(scheduler.factors):
-        text = f"bind.key={scheduler.key!r}: {scheduler._target.describe_zero()}"
-        warnings.warn(text, FindingWarning, stacklevel=3)
+        warnings.warn(
+            f"bind.key={scheduler.key!r}: the value is 0 in every group that is selected. Multiplied, it stays 0: give "
+            f"the optimizer a {scheduler.key} above 0.",
+            FindingWarning,
+            stacklevel=3,
+        )
 
 
 def warn_of_jump(scheduler: Any, phase: str, before: list[object]) -> None:

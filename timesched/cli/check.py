@@ -74,7 +74,7 @@ class Course:
 
     def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
         self.source, self.scheduler = source, scheduler
-        self.is_learning_rate = scheduler.key == "lr" and not scheduler.value_name
+        self.is_learning_rate = scheduler.key == "lr"
         self.unit, self.length = run_length(source.horizon)  # the unit of all counts below, and the count at the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
@@ -84,8 +84,6 @@ class Course:
     @cached_property
     def corrected_betas(self) -> Tensor:
         """The betas of the first steps, if the optimizer corrects the bias of their average; otherwise none."""
-        if self.scheduler.value_name:  # a value of the model
-            return torch.zeros(0, dtype=torch.float64)
         group = self.scheduler.optimizer.param_groups[self.scheduler.indices[0]]
         kind = ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
         corrected = issubclass(kind, _CORRECTED.get(self.scheduler.key, ())) and group.get("correct_bias", True)
@@ -258,9 +256,6 @@ def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each scheduler that multiplies 0 in all its groups."""
     for path, scheduler in schedulers.items():
         if scheduler is not None and not any(scheduler.factors):
-            if scheduler.value_name:
-                yield f"{path}: {scheduler.key} begins at 0, and a multiple of 0 is 0. Begin with another value."
-                continue
             yield (
                 f"{path}: {scheduler.key} is 0 in every group that it sets, and a multiple of 0 is 0. Give the "
                 f"optimizer a {scheduler.key}."

@@ -28,7 +28,7 @@ def sources(scheduler: object, run: Horizon | State | None = None) -> list[Sourc
         )
     horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
     tags = ", ".join("no tags" if tag is None else str(tag) for tag in read_tags(scheduler.tags))
-    name = scheduler.value_name or (f"{scheduler.key} [{tags}]" if tags else scheduler.key)
+    name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
     first: dict[float, int] = {}
     for i, factor in zip(scheduler.indices, scheduler.factors):
         first.setdefault(factor, i)

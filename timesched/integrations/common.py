@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
@@ -34,15 +34,13 @@ CountFunction = Callable[[Any], Counts]  # counts a batch of the user's data loa
 
 @dataclass(frozen=True)
 class Binding:
-    """A schedule, its key and its tags or target: the arguments of `timesched.bind` that are known before the run.
+    """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run.
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, a scheduler written for Composer, or a list of
     them, which multiply the initial value; a `HalfLife` is the value itself. `key`: `"weight_decay"`, `"lr"`,
     `"betas[0]"`, ... `tags`: select the groups that carry one of these; None selects all groups, `[None]` the groups
-    without tags. `target`: an object whose value at the path `key` is scheduled, in place of the optimizer's groups.
-    The adapter follows the path when it binds. `multiple_of`, `name`: for a target, as in `timesched.bind`. Raises
-    `TypeError` for an object that is not a schedule and for a list with a `HalfLife`. Raises `ValueError` for an empty
-    list and for an unknown key.
+    without tags. Raises `TypeError` for an object that is not a schedule and for a list with a `HalfLife`. Raises
+    `ValueError` for an empty list and for an unknown key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -52,23 +50,14 @@ class Binding:
     schedule: ScheduleLike | Sequence[ScheduleLike]
     key: str | tuple[str, int]
     tags: str | Iterable[str | None] | None = None
-    target: object = field(default=None, repr=False)
-    multiple_of: int | None = None
-    name: str | None = None
 
     def __post_init__(self) -> None:
-        if self.target is None:
-            Key(self.key)
+        Key(self.key)
         read_schedules(self.schedule)
 
     def bind(self, optimizer: Optimizer, clock: State, on_change: OnChange = "same") -> Bound:
-        """Bind the schedule to the target, or else to the optimizer."""
-        target: Any = optimizer if self.target is None else self.target
-        key: Any = self.key  # `bind` checks which arguments the target takes
-        tags: Any = self.tags
-        return bind(
-            self.schedule, target, clock, key, tags, on_change=on_change, multiple_of=self.multiple_of, name=self.name
-        )
+        """Bind the schedule to the optimizer."""
+        return bind(self.schedule, optimizer, clock, self.key, self.tags, on_change=on_change)
 
 
 Entry = Binding | ScheduleLike | Sequence[ScheduleLike]  # of an adapter: a schedule alone controls the learning rate
@@ -82,15 +71,6 @@ def make_bindings(entries: Sequence[Any]) -> list[Binding]:
     if not entries:
         raise TypeError(f"entries={entries!r}: there is no schedule. Pass a schedule of timesched, or a Binding.")
     return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
-
-
-def check_names(schedulers: Iterable[object]) -> None:
-    """Raise `ValueError` if the value of an object has the name of another value, or of a group's."""
-    bound = [scheduler for scheduler in schedulers if isinstance(scheduler, Bound)]
-    names = list(chain.from_iterable(scheduler.named_values() for scheduler in bound))
-    for name in (scheduler.value_name for scheduler in bound if scheduler.value_name):
-        if names.count(name) > 1:
-            raise ValueError(f"Binding.name={name!r}: two entries have this name. Pass name= to one of them.")
 
 
 class Average(Protocol):
@@ -138,7 +118,7 @@ class Schedulers(LRScheduler):
     stepped, saved and loaded with the schedules.
 
     Raises `TypeError` for other entries, before any entry is bound. Raises `ValueError` where `timesched.bind` does,
-    and for two entries of one key or one name. The entries that were bound before the error have written their first
+    and for two entries of one key. The entries that were bound before the error have written their first
     values by then.
 
     >>> import torch
@@ -164,7 +144,6 @@ class Schedulers(LRScheduler):
         self.bound: list[Bound] = [entry.bind(optimizer, clock, on_change) for entry in make_bindings(entries)]
         for bound in self.bound:
             bound.catch_up()  # which refuses two entries of one key
-        check_names(self.bound)
         self.average = average
 
     @cached_property
@@ -212,7 +191,7 @@ class Schedulers(LRScheduler):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
 
-        With `on_change="new"`, each schedule continues from the state of its key and its tags or name, if there is one.
+        With `on_change="new"`, each schedule continues from the state of its key and its tags, if there is one.
         A saved object without such states is ignored: the trainer, or its user, sets the position of the run.
         """
         states, average_state = state_dict.get("schedulers", []), state_dict.get("average")

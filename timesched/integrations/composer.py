@@ -25,7 +25,7 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict
 
-from .common import Average, Binding, MakeAverage, check_average, check_names, make_average
+from .common import Average, Binding, MakeAverage, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
@@ -37,7 +37,7 @@ class Schedules(Callback):
 
     Each of `entries` is one of
 
-    * a `Binding`: a schedule of this package, a key of the groups, and tags; or a target and the path of its value;
+    * a `Binding`: a schedule of this package, a key of the groups, and tags;
     * a scheduler on the Trainer's optimizer: one of `optim`, or any other object with `step`, `state_dict` and
       `load_state_dict`;
     * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, or a list of them, called when
@@ -161,7 +161,6 @@ class Schedules(Callback):
         for entry in self.entries:
             schedulers += _schedulers_of_entry(entry, optimizer, clock)
         self._check_shared_keys(schedulers, state)
-        check_names(schedulers)
         self.schedulers, self._clock, self._stepped_batches = schedulers, clock, int(state.timestamp.batch)
         if self._make_average is not None:
             self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
@@ -288,11 +287,7 @@ class Schedules(Callback):
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
             keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
-            values = named_values(optimizer.param_groups, keys)
-            for scheduler in self.schedulers:
-                if isinstance(scheduler, Bound) and scheduler.value_name:
-                    values |= scheduler.named_values()
-            logger.log_metrics(values)
+            logger.log_metrics(named_values(optimizer.param_groups, keys))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
@@ -390,11 +385,8 @@ def _is_scheduler(thing: object) -> bool:
 
 
 def _scheduled_keys(scheduler: object) -> set[tuple[str, int]]:
-    """The keys that a scheduler writes, each with its group. torch's schedulers write `lr` in all groups.
-
-    The value of another object is in no group.
-    """
+    """The keys that a scheduler writes, each with its group. torch's schedulers write `lr` in all groups."""
     if isinstance(scheduler, Bound):
-        return set() if scheduler.value_name else {(scheduler.key, i) for i in scheduler.indices}
+        return {(scheduler.key, i) for i in scheduler.indices}
     optimizer = getattr(scheduler, "optimizer", None)
     return {("lr", i) for i in range(len(optimizer.param_groups))} if optimizer is not None else set()

@@ -73,8 +73,7 @@ class Schedules(LRSchedulersContainer):
 
     When it is built, raises `TypeError` for entries that are not schedules. Raises `ValueError` for an argument of
     torchtitan's own schedule, such as `warmup_steps`, and for a unit without a conversion factor to batches. Raises
-    `ValueError` for tags that no group has, for a `target`, for two schedules of one key, and where `timesched.bind`
-    does.
+    `ValueError` for tags that no group has, for two schedules of one key, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("2e8tok", alpha_f=0.1)
@@ -137,11 +136,6 @@ class Schedules(LRSchedulersContainer):
             self.clock.process_group = True  # all ranks use the seconds of the first rank
         groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
         for entry in entries:
-            if entry.target is not None:
-                raise ValueError(
-                    f"Binding.target: torchtitan makes its config before the model, so {entry!r} can have no target. "
-                    f"Call timesched.bind with the container's clock when the model exists."
-                )
             require_groups(groups, entry.tags, "Binding.tags")
 
     def step(self) -> None:

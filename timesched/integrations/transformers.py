@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.distributed as dist
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
@@ -352,6 +353,13 @@ class _TrainerClock(Clock):
         """The Trainer's epoch, and its position in the data loader, when it resumes after `batches`."""
         epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
         return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
+
+    def rank_local_units(self) -> set[TimeUnit]:
+        """The seconds, unless the clock takes those of the first rank. The Trainer counts all else for all ranks."""
+        is_alone = (
+            not self.process_group and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        )
+        return {TimeUnit.SECOND} if is_alone else set()
 
     def read_state(self, state: StateDict) -> Timestamp:
         timestamp = super().read_state(state)
