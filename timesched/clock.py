@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +25,6 @@ from timesched.types import StateDict
 # The counts that tick() takes, each with its unit and the conversion factor that replaces it.
 _COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
-# The ticks after which a step is missing: where no scheduler has stepped, and where another scheduler has.
-_TICKS_IF_NONE_STEPS, _TICKS_IF_OTHERS_STEP = 3, 100
-_NO_SCHEDULER_LEFT = (
-    "No scheduler follows this clock any more. Keep the scheduler that bind() returns, and call its step()."
-)
 
 
 class Clock:
@@ -100,7 +95,7 @@ class Clock:
         self._has_explicit_counts = False  # whether tick() was called with samples or tokens
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._waiting: tuple[int, int] | None = None  # the ticks without a step, and the steps before these ticks
+        self._ticks_to_step = -1  # within so many more ticks a new scheduler must step; below 0 there is none
 
     @property
     def max_duration(self) -> Time:
@@ -159,8 +154,9 @@ class Clock:
         self._move_bounds = self._move_bounds[1], timestamp
         self.timestamp = timestamp
         self._last_tick_time = now
-        if self._waiting is not None:
-            self._warn_of_missing_steps()
+        self._ticks_to_step -= 1
+        if self._ticks_to_step == -1:
+            self._warn_of_missing_step()
 
     def _count_batch(self, samples: object, tokens: object, duration: Any, now: float) -> tuple[tuple[int, int], int]:
         """The samples and tokens of a batch, and its microseconds, on all ranks."""
@@ -357,7 +353,7 @@ class Clock:
         self._change(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"])))
         self._move_bounds = self.timestamp, self.timestamp
         self._last_tick_time = time.monotonic()
-        self._start_waiting()
+        self._expect_step()
 
     def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
@@ -458,7 +454,7 @@ class Clock:
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: StateDict) -> None:
-        self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
+        self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _ticks_to_step=-1)
         self._move_bounds = self.timestamp, self.timestamp
 
     # The schedulers that follow the clock
@@ -466,53 +462,26 @@ class Clock:
     def notify(self, listener: object) -> None:
         """Call `listener.refresh()` after each load, for as long as the listener lives."""
         self._listeners.add(listener)
-        self._start_waiting()
+        self._expect_step()
 
     def forget(self, listener: object) -> None:
         """Undo `notify`."""
         self._listeners.discard(listener)
-        self._start_waiting()
 
-    # A loop that ticks and forgets `scheduler.step()`: the clock waits for a step after each bind and load
+    # A loop that ticks and forgets `scheduler.step()`
 
-    def stop_waiting(self) -> None:
-        """Do not warn where ticks pass without a step, since other code writes the values."""
-        self._waiting = None
+    def _expect_step(self) -> None:
+        """Expect a step of each new scheduler within 100 ticks and two epochs, or 1,000 ticks."""
+        self._ticks_to_step = 1000 if self.dataloader_len is None else max(100, 2 * self.dataloader_len)
 
-    def allow_late_steps(self) -> None:
-        """Do not warn where no scheduler was stepped in the first ticks, since an adapter may step them later."""
-        if self._waiting is not None:
-            ticks, steps = self._waiting
-            self._waiting = max(ticks, _TICKS_IF_NONE_STEPS), steps
-
-    def _start_waiting(self) -> None:
-        self._waiting = (0, self._count_listener_steps()) if self._listeners else None
-
-    def _warn_of_missing_steps(self) -> None:
-        """Warn once if the clock ticks, and none or only some of its schedulers are stepped."""
-        assert self._waiting is not None
-        ticks, steps = self._waiting[0] + 1, self._waiting[1]
-        self._waiting = ticks, steps
-        if ticks == _TICKS_IF_NONE_STEPS and self._count_listener_steps() == steps:
-            self._waiting = None
-            names = _scheduler_names(self._listeners)
-            text = (
-                f"This clock was ticked {ticks} times, and {names} was never stepped. Call scheduler.step() after "
-                f"clock.tick()."
+    def _warn_of_missing_step(self) -> None:
+        names = sorted(listener._describe() for listener in self._listeners if listener.was_never_stepped())
+        if names:
+            warnings.warn(
+                f"The clock is at {self.timestamp.batch}, and {' and '.join(names)} was not stepped since it was made "
+                f"or loaded. Call scheduler.step() after clock.tick().",
+                stacklevel=3,
             )
-            warnings.warn(text if self._listeners else _NO_SCHEDULER_LEFT, stacklevel=3)
-        elif ticks > max(_TICKS_IF_OTHERS_STEP, self.dataloader_len or 0):  # some are stepped once per epoch
-            self._waiting = None
-            forgotten = [listener for listener in self._listeners if listener.is_forgotten()]
-            if 0 < len(forgotten) < len(self._listeners):
-                warnings.warn(
-                    f"This clock was ticked {ticks} times, and {_scheduler_names(forgotten)} was never stepped, while "
-                    f"other schedulers were. Call the step() of each scheduler after clock.tick().",
-                    stacklevel=3,
-                )
-
-    def _count_listener_steps(self) -> int:
-        return sum(int(listener.last_epoch) for listener in self._listeners)
 
     # The counts of a batch: on this rank, by the conversion factors, and on all ranks
 
@@ -576,10 +545,6 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
-
-
-def _scheduler_names(schedulers: Iterable[Any]) -> str:
-    return " and ".join(sorted(scheduler._describe() for scheduler in schedulers))
 
 
 def _read_time(time: Time | str, name: str) -> Time:

@@ -54,6 +54,7 @@ ON_PURPOSE = {
     ("timesched.binding.owner", "timesched.binding.bound"): "the type of an argument",
     ("timesched.binding.saved", "timesched.binding.bound"): "the type of an argument",
     ("timesched.binding.warn", "timesched.binding.bound"): "the type of an argument",
+    ("timesched.binding.watch", "timesched.binding.bound"): "the type of an argument",
     ("timesched.binding.writing", "timesched.binding.bound"): "the type of an argument",
     ("optim.config.names", "optim"): "a config names any optimizer that `optim` names",
 }

@@ -13,7 +13,6 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
 from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
-from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.horizon import State
@@ -484,8 +483,6 @@ def _check_written(scheduler: object, no_decay_groups: Set[int], path: str) -> N
     with prefix_errors(path):
         if isinstance(scheduler, Bound):
             scheduler.catch_up()
-            if isinstance(scheduler.clock, Clock):
-                scheduler.clock.stop_waiting()
         indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
         if indices:
             raise ValueError(

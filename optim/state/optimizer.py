@@ -278,6 +278,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             replaced = pre_hook(self, saved)
             saved = saved if replaced is None else dict(replaced)
         checkpoint.load(self, saved)
+        for scheduler in find_owners(self):
+            scheduler.optimizer_has_loaded()
         for post_hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             post_hook(self)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timesched.clock
-from tests.building import sgd, tick, update
+from tests.building import sgd, tick
 from timesched import (
     BatchSizeSchedule,
     Clock,
@@ -370,102 +370,6 @@ def test_a_warmup_that_is_moved_is_said(schedule, batches, words, lengthen):
         lengthen(clock)
     assert len(caught) == (words is not None)
     assert all(re.search(words, str(each.message)) and each.filename == __file__ for each in caught)
-
-
-# A scheduler that is never stepped
-
-
-def test_a_scheduler_that_is_never_stepped_is_said_once():
-    clock = Clock("40ba")
-    followers = [bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
-    clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match="3 times, and Constant.* and Linear") as caught:
-        clock.tick()
-    assert caught[0].filename == __file__
-    clock.tick()  # once: another warning would be an error here
-    followers[0].load_state_dict(followers[0].state_dict())
-    clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match="ticked 3 times"):
-        clock.tick()
-
-
-@pytest.mark.parametrize("write", ["step", "refresh"])
-def test_several_ticks_between_two_steps_are_nothing(write):
-    clock = Clock("40ba")
-    scheduler, _ = (bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler()))
-    for ticks in (2, 5, 5):
-        tick(clock, ticks)
-        getattr(scheduler, write)()
-    for _ in range(5):
-        copy.deepcopy(clock).tick()
-    Clock("40ba").tick()
-
-
-def test_a_scheduler_that_was_not_kept_is_said():
-    clock = Clock("40ba")
-    bind(LinearScheduler(), sgd(), clock)
-    clock.tick(), clock.tick()
-    with pytest.warns(UserWarning, match="^No scheduler follows this clock"):
-        clock.tick()
-    tick(clock, 5)  # once: another warning would be an error here
-
-
-@pytest.mark.parametrize(
-    "end", [lambda one: one.unbind(), lambda one: bind(LinearScheduler(), one.optimizer, Clock("4ba"))]
-)
-def test_a_scheduler_that_may_not_write_is_not_missed(end):
-    """Nor one that was superseded by a scheduler on another clock. A warning would be an error here."""
-    clock = Clock("40ba")
-    scheduler = bind(LinearScheduler(), sgd(), clock)
-    clock.tick()
-    end(scheduler)
-    tick(clock, 5)
-
-
-def one_is_stepped(batches, steps, **options):
-    """The warnings of a loop that steps the first of two schedulers: `steps(batch)` are the second's optimizers."""
-    clock = Clock("1000ba", **options)
-    optimizers = [sgd(weight_decay=0.1), sgd(lr=0.5)]
-    schedulers = [bind(LinearScheduler(), optimizers[0], clock), bind(ConstantScheduler(), optimizers[1], clock)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for batch in range(batches):
-            update(optimizers[0])
-            clock.tick(), schedulers[0].step()
-            steps(batch, optimizers[1], schedulers[1])
-    return [(str(each.message), each.filename) for each in caught]
-
-
-def test_one_of_several_schedulers_that_is_never_stepped_is_said_once():
-    def never(batch, optimizer, scheduler):
-        update(optimizer)
-
-    text = (
-        "This clock was ticked 101 times, and ConstantScheduler(alpha=1.0, t_max='1.0dur') was never stepped, while "
-        "other schedulers were. Call the step() of each scheduler after clock.tick()."
-    )
-    assert one_is_stepped(100, never) == []
-    assert one_is_stepped(250, never) == [(text, __file__)]
-
-
-def test_a_scheduler_that_is_stepped_seldom_is_not_missed():
-    """With its optimizer, or once in an epoch, or by refresh()."""
-
-    def with_its_optimizer(batch, optimizer, scheduler):
-        if batch > 150:
-            update(optimizer), scheduler.step()
-
-    def once_in_an_epoch(batch, optimizer, scheduler):
-        update(optimizer)
-        if batch % 120 == 119:
-            scheduler.step()
-
-    def by_refresh(batch, optimizer, scheduler):
-        update(optimizer), scheduler.refresh()
-
-    assert one_is_stepped(250, with_its_optimizer) == []
-    assert one_is_stepped(250, once_in_an_epoch, batches_per_epoch=120) == []
-    assert one_is_stepped(250, by_refresh) == []
 
 
 def test_extend_changes_nothing_where_a_scheduler_cannot_follow():

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import linecache
 import warnings
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import torch
 
 from optim import WeightAverage
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
-from tests.building import parameters, run, sgd, tick, update
+from tests.building import parameters, run, sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, CountingSchedulers, Schedulers
 
@@ -161,69 +160,6 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
         both.load_state_dict({"schedulers": [{**both.bound[0].state_dict(), "base": [0.25, 0.5]}, {}]})
     tick(clock, 5, both)
     assert both.get_last_lr() == [0.5, 0.25] and len(both.bound[0].get()) == 2
-
-
-def test_a_clock_that_is_never_ticked_is_said_once():
-    _, _, scheduler = made()
-    scheduler.step()
-    with pytest.warns(UserWarning, match="has not moved in two steps") as warned:
-        scheduler.step()
-    assert warned[0].filename == __file__ and "scheduler.step()" in linecache.getline(__file__, warned[0].lineno)
-    scheduler.step()
-    for late in (False, True):  # no warning, which would be an error here
-        clock, _, scheduler = made()
-        for _ in range(3):
-            for call in (scheduler.step, clock.tick) if late else (clock.tick, scheduler.step):
-                call()
-    for one in (made()[2], LinearLR(sgd(), 1.0, 0.0, 10, clock=Clock("10ba"))):
-        one.last_epoch = 7  # steps that somebody else counts say nothing about the clock
-        one.step()
-
-
-EARLY = r"LinearScheduler.* is stepped before clock\.tick\(\), so each"
-
-
-def fused_adamw():
-    return torch.optim.AdamW(parameters(), fused=True)  # which changes weights without a version
-
-
-@pytest.mark.parametrize("optimizer_of", [sgd, fused_adamw])
-def test_a_step_before_the_tick_is_said_once(optimizer_of):
-    """Also in a run that is resumed."""
-    optimizer, clock = optimizer_of(), Clock("20ba")
-    scheduler = bind(LINEAR, optimizer, clock)
-    for _ in range(2):
-        update(optimizer), scheduler.step(), clock.tick()
-        update(optimizer)
-        with pytest.warns(UserWarning, match=EARLY) as warned:
-            scheduler.step()
-        assert warned[0].filename == __file__
-        for _ in range(3):  # once: another warning would be an error here
-            clock.tick(), update(optimizer), scheduler.step()
-        scheduler.load_state_dict(scheduler.state_dict())
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        "uts uts uts",
-        "s uts uts uts",  # a first value that is written once more, before the first batch
-        "sut sut sut",  # each batch with the value of its beginning
-        "tus tus tus",
-        "uuts uuts uuts",  # several steps of the optimizer in one batch
-        "utss utss utss",
-        "tts tts tts",
-        "ts uts uts uts",  # a gradient scaler skips the first step
-        "st uts uts",
-    ],
-)
-def test_other_orders_are_right(order):
-    """No warning, which would be an error here."""
-    optimizer, clock = sgd(), Clock("20ba")
-    scheduler = bind(LINEAR, optimizer, clock)
-    calls = {"u": lambda: update(optimizer), "t": clock.tick, "s": scheduler.step}
-    for call in order.replace(" ", ""):
-        calls[call]()
 
 
 # Another initial value than that of the state

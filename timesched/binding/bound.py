@@ -3,8 +3,8 @@
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
 schedulers of `optim` derive from it. It has three parts: a counter says where it is (counter.py), an evaluator computes
 the value there (evaluation.py), and a target has the values of the groups (groups.py). Functions do the rest:
-writing.py checks and writes, owner.py records which scheduler controls a key, saved.py saves, loads and compares, and
-warn.py has the warnings.
+writing.py checks and writes, owner.py records which scheduler controls a key, saved.py saves, loads and compares,
+warn.py has the warnings, and watch.py looks for mistakes in the first steps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from timesched.binding.evaluation import Evaluator, describe_schedule, find_phas
 from timesched.binding.groups import GroupTarget, read_tags
 from timesched.binding.keys import Key, require_count
 from timesched.binding.owner import UNBOUND, leave_clock, take_ownership
+from timesched.binding.watch import Watch, make_watch
 from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
 from timesched.clock import Clock
 from timesched.horizon import State
@@ -85,11 +86,11 @@ class Bound:
         self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
         self._counter = make_counter(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
-        self._beginning: warn.Beginning | None = None  # until the second step, if it follows a `Clock`
+        self._watch: Watch | None = None  # until the second step
         select_new_groups(self)
         self.refresh()
         take_ownership(self)  # last: a constructor that raises changes no other scheduler
-        self._beginning = warn.note_beginning(self)
+        self._watch = make_watch(self)
 
     @property
     def schedule(self) -> Any:
@@ -124,19 +125,23 @@ class Bound:
                 f"{name}.step.epoch={epoch!r}: the scheduler counts its own steps. Set last_epoch or its clock instead."
             )
         self.catch_up()
-        if self._beginning is not None:
-            beginning, self._beginning = self._beginning, None
-            self._beginning = warn.check_first_steps(self, beginning)
+        watch = self._watch
+        if watch is not None and watch.has_stepped:
+            self._watch = None
+            watch.warn_at_second_step(self)
         write(self, self._evaluator.value(self._counter.position(1)))
         self._counter.advance()
+        if self._watch is not None:
+            self._watch.has_stepped = True
+            self._watch.note_values(self)
 
     def refresh(self) -> None:
         """Write the current value without counting a step. Raises `ValueError` as `step` does."""
         self.catch_up()
         self.hold_tensors()
         write(self, self._value())
-        if isinstance(self.clock, Clock):
-            self.clock.stop_waiting()
+        if self._watch is not None:
+            self._watch.note_values(self)
 
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
@@ -215,7 +220,7 @@ class Bound:
                 f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. "
                 f"{self._sequence_advice}"
             )
-        self._beginning = None  # the caller counts, so these steps show nothing about the clock
+        self._watch = None  # the caller counts, so these steps show nothing about the clock
         self._counter.set_steps(require_count(count, type(self).__name__))
 
     last_epoch: Any = property(lambda self: int(self._counter.steps), _set_last_epoch, doc="The number of steps taken.")
@@ -231,6 +236,7 @@ class Bound:
         self._target.hold_tensors()
         tensors = self._target.tensors() if self.clock is None else []
         if tensors:
+            self._watch = None  # a graph may count the steps
             self._counter.hold_tensor(tensors[0].device)
 
     # The groups and the owner
@@ -294,18 +300,25 @@ class Bound:
         """Continue from the contents that `read_state` returned."""
         add_new_groups(self)
         saved.restore_contents(self, contents)
-        self._beginning = warn.note_beginning(self)
+        self._watch = make_watch(self)
 
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
-        self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)  # a shallow copy has its own
+        # A shallow copy has its own.
+        self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)
+        self._watch = copy.copy(self._watch)
         take_ownership(self)
 
     # The first steps, and the units
 
-    def is_forgotten(self) -> bool:
-        """Whether the optimizer has stepped since this scheduler was made or loaded, and the scheduler has not."""
-        return warn.is_forgotten(self, self._beginning)
+    def was_never_stepped(self) -> bool:
+        """Whether it was not stepped since it was made or loaded."""
+        return self._watch is not None and not self._watch.has_stepped
+
+    def optimizer_has_loaded(self) -> None:
+        """Forget what was written. An optimizer that keeps its groups in a load calls this."""
+        if self._watch is not None:
+            self._watch.drop_values()
 
     def units(self) -> set[TimeUnit]:
         """The units that the schedules read on the clock. The units of a user's function are not known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from operator import is_
 from typing import Any
 
@@ -195,19 +195,6 @@ class GroupTarget:
         """The entries of a saved state that say what it is of."""
         tags = None if self.tags is None else sorted(read_tags(self.tags), key=str)
         return {"key": self.key.name, "tags": tags}
-
-    def count_changes(self) -> list[int]:
-        """How often each parameter was changed, by autograd's counter. A step of an optimizer adds to it.
-
-        A fused step of torch changes parameters without counting, but counts the change of its state "step".
-        """
-        changes = []
-        for i in self.indices:
-            for p in self.optimizer.param_groups[i]["params"]:
-                state = self.optimizer.state.get(p)
-                counters = [p, state.get("step")] if isinstance(state, Mapping) else [p]
-                changes.append(sum(x._version for x in counters if isinstance(x, Tensor) and not x.is_inference()))
-        return changes
 
 
 # Tags, factors and names

@@ -312,7 +312,6 @@ class CountingSchedulers(Schedulers):
                 raise ValueError(
                     f"{counted}: the run counts them, and this batch has no count. {self.fix.format(counted)}"
                 )
-        self.clock.allow_late_steps()  # in manual optimization of Lightning after several batches
         self.clock.tick(counts.get("samples"), counts.get("tokens"))
         self.counts, self.has_counted = None, True
 
