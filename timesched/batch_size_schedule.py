@@ -11,11 +11,11 @@ from typing import Any
 
 from timesched import shapes
 from timesched.fields import number
-from timesched.horizon import BatchSizes, Horizon, State
+from timesched.horizon import BatchSizes, Horizon, State, check_counted
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
-from timesched.time.units import TimeError, TimeUnit, exact_number
+from timesched.time.units import TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, require_time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
@@ -63,7 +63,7 @@ class BatchSizeSchedule(BatchSizes):
         """The size of the next batch of a run: the size at the last threshold that its counters have reached.
 
         `state`: a `Clock`, or another state with counters. Raises `ValueError` for a threshold in `dur` when the length
-        of the run is not known.
+        of the run is not known, and for samples or tokens that nobody counted.
         """
         horizon, timestamp = Horizon.of(state), getattr(state, "timestamp", None)
         if timestamp is None:
@@ -71,6 +71,7 @@ class BatchSizeSchedule(BatchSizes):
         size = self.entries[0][1]
         for threshold, next_size in self.entries[1:]:
             count, counter = horizon.place(threshold)
+            check_counted(timestamp, unit_of(counter), state)
             if counts_of(timestamp, (counter,))[0] < count:
                 break
             size = next_size

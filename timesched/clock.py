@@ -16,14 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_positive
+from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, check_counted, read_positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict
 
-# The counts that tick() takes, each with its unit and the conversion factor that replaces it.
-_COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
+_COUNTED_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}  # by the arguments of tick()
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -92,7 +91,7 @@ class Clock:
                 f"init_process_group() before you create the clock."
             )
         self._stop = None if stop_at is None else self.horizon.place(_read_time(stop_at, "stop_at"), scale=False)
-        self._has_explicit_counts = False  # whether tick() was called with samples or tokens
+        self.explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ticks_to_step = -1  # within so many more ticks a new scheduler must step; below 0 there is none
@@ -168,7 +167,8 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._batch_count("samples", samples, batch_size, 1)
         batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        self._has_explicit_counts = self._has_explicit_counts or samples is not None or tokens is not None
+        arguments = {"samples": samples, "tokens": tokens}
+        self.explicit_units |= {_COUNTED_UNITS[name] for name, count in arguments.items() if count is not None}
         return (batch_samples or 0, batch_tokens or 0), microseconds
 
     def next_epoch(self) -> None:
@@ -318,22 +318,21 @@ class Clock:
                 f"Clock.process_group={self.process_group!r}: the {unit.name.lower()}s may differ between ranks, and "
                 f"some would act without the others. Pass process_group=True to the clock, or use a time in batches."
             )
-        if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
-            name = f"{unit.name.lower()}s"
-            raise ValueError(
-                f"This clock has counted no {name} in {self.timestamp.batch}. Pass tick({name}=...), or pass the "
-                f"conversion factors to the clock."
-            )
+        check_counted(self.timestamp, unit, self)
 
     # Saving and loading, and another length of the run
 
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
 
-        It loads with `torch.load(weights_only=True)`.
+        If all counts of samples or tokens that `tick` was given are 0, `samples_counted` or `tokens_counted` is 1. The
+        state loads with `torch.load(weights_only=True)`.
         """
         state = self.timestamp.state_dict()
         state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
+        for name, unit in _COUNTED_UNITS.items():
+            if unit in self.explicit_units and self.timestamp.get(unit) == 0:
+                state[f"{name}_counted"] = 1
         return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -341,16 +340,23 @@ class Clock:
 
         An unfinished epoch that had another number of batches resumes at the same fraction of it, rounded down to a
         batch. If the state has no `batches_per_epoch` and no epochs were counted, its batches are divided into epochs
-        of the present length. All other counts stay as they are.
+        of the present length. Samples or tokens that nobody counted follow from the conversion factors of the clock.
+        All other counts stay as they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and any error of a bound scheduler that
         cannot write its value. After an error nothing is changed.
         """
-        self.go_to(self.read_state(state))
+        self.go_to(self.read_state(state), read_explicit_units(state))
 
-    def go_to(self, timestamp: Timestamp) -> None:
-        """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
-        self._change(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"])))
+    def go_to(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit] = frozenset()) -> None:
+        """Continue from a timestamp, as from a state; a fraction of a batch is dropped.
+
+        A count of 0 samples or tokens after batch 0 follows from the conversion factors, unless its unit is one of
+        `explicit_units`.
+        """
+        timestamp = self._complete(timestamp, explicit_units)
+        timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
+        self._change(timestamp=timestamp, explicit_units=explicit_units)
         self._move_bounds = self.timestamp, self.timestamp
         self._last_tick_time = time.monotonic()
         self._expect_step()
@@ -368,7 +374,8 @@ class Clock:
     def read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a clock's state, with its batch in the epoch as an exact fraction of this clock's epochs.
 
-        Raises `KeyError` or `TimeError` for the state of another object.
+        Samples and tokens that nobody counted follow from the conversion factors of this clock. Raises `KeyError` or
+        `TimeError` for the state of another object.
         """
         loaded = Timestamp()
         if isinstance(state, Mapping):
@@ -379,6 +386,7 @@ class Clock:
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
+        loaded = self._complete(loaded, read_explicit_units(state))
         saved_length, length = state.get("batches_per_epoch"), self.dataloader_len
         if length is None or saved_length == length:
             return loaded
@@ -387,6 +395,20 @@ class Clock:
             return loaded.copy(epoch=batches // length, batch_in_epoch=batches % length) if uncounted else loaded
         factor: Any = Fraction(length, read_positive(saved_length, "batches_per_epoch"))
         return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
+
+    def _complete(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit]) -> Timestamp:
+        """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them."""
+        known: tuple[Exact, TimeUnit] = timestamp.batch.value, TimeUnit.BATCH  # it gives the next count
+        for unit in _COUNTED_UNITS.values():
+            count: Exact = timestamp.get(unit).value
+            if count == 0 and unit not in explicit_units:
+                try:
+                    count = int(self.horizon.change(*known, unit))
+                except ValueError:  # no conversion factor links them
+                    continue
+                timestamp = timestamp.copy(**{unit.name.lower(): count})
+            known = count, unit
+        return timestamp
 
     def extend(self, max_duration: Time | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
@@ -450,7 +472,7 @@ class Clock:
             raise
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
-        kept = ("horizon", "timestamp", "process_group", "_stop", "_has_explicit_counts")
+        kept = ("horizon", "timestamp", "process_group", "_stop", "explicit_units")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: StateDict) -> None:
@@ -524,18 +546,18 @@ class Clock:
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         if self.process_group is not None or not several:
             return set()
-        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._has_explicit_counts else {TimeUnit.SECOND}
+        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self.explicit_units else {TimeUnit.SECOND}
 
     def _batch_count(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
         """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
         if value is not None:
             return _read_count(name, value)
         if factor is None or multiplied is None:
-            unit, argument = _COUNT_SOURCES[name]
+            unit = _COUNTED_UNITS[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
                     f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
-                    f"tick({name}=...), or pass {argument} to the clock."
+                    f"tick({name}=...), or pass {FACTOR_BY_UNIT[unit]} to the clock."
                 )
             return None
         count = factor * multiplied
@@ -545,6 +567,11 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
+
+
+def read_explicit_units(state: StateDict) -> frozenset[TimeUnit]:
+    """The units of which a clock's state says that 0 was counted."""
+    return frozenset(unit for name, unit in _COUNTED_UNITS.items() if state.get(f"{name}_counted"))
 
 
 def _read_time(time: Time | str, name: str) -> Time:

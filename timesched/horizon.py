@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from torch import Tensor
+
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
@@ -17,6 +19,8 @@ ConversionFactor = int | float | Fraction
 # The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
 _UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
+# The conversion factor that gives a count if nobody counts it.
+FACTOR_BY_UNIT = {TimeUnit.SAMPLE: "samples_per_batch", TimeUnit.TOKEN: "tokens_per_sample"}
 
 
 @runtime_checkable
@@ -36,6 +40,22 @@ class State(Protocol):
 
     @property
     def dataloader_len(self) -> Any: ...
+
+
+def check_counted(timestamp: Any, unit: TimeUnit, state: object) -> None:
+    """Raise `ValueError` if a run is past batch 0, and nobody has counted its samples or tokens. Tensors are not read.
+
+    `state`: the run. A `Clock` knows the `explicit_units` that it was given counts of, which may be 0.
+    """
+    batches, count = counts_of(timestamp, (TimeUnit.BATCH, unit))
+    is_known = unit not in FACTOR_BY_UNIT or unit in getattr(state, "explicit_units", ())
+    if is_known or isinstance(batches, Tensor) or isinstance(count, Tensor) or batches == 0 or count != 0:
+        return
+    name = unit.name.lower()
+    advice = f"Pass {FACTOR_BY_UNIT[unit]}=... or tick({name}s=...) to the clock."
+    if unit is TimeUnit.TOKEN:
+        advice += " In Composer's Trainer, pass DataSpec(loader, get_num_tokens_in_batch=...)."
+    raise ValueError(f"timestamp.{name}=0: the run is at batch {batches}, and nobody has counted its {name}s. {advice}")
 
 
 class BatchSizes:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from timesched.hints import check_argument_names
-from timesched.horizon import Horizon, State
+from timesched.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
 from timesched.positions import Frame, Mark, Resolved, resolve_in_unit
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, EpochCounter, TimeError, TimeUnit, exact_number, unit_of
@@ -24,13 +26,27 @@ if TYPE_CHECKING:
     from timesched.composition import CooldownScheduler
 
 
-class Resolution(NamedTuple):
+@dataclass(frozen=True)
+class Resolution:
     """A schedule on one run."""
 
     function: Resolved  # of counts
     counters: Sequence[Counter]  # the function takes their counts
     notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
     horizon: Horizon
+
+    @cached_property
+    def countable(self) -> list[tuple[int, TimeUnit]]:
+        """The places of samples and tokens among the counters, which may be 0 because nobody counts them."""
+        return [(i, unit_of(counter)) for i, counter in enumerate(self.counters) if counter in FACTOR_BY_UNIT]
+
+    def value_at(self, timestamp: Any, state: object) -> Any:
+        """The value at a timestamp of a run. Raises `ValueError` for samples or tokens that nobody counted."""
+        counts = counts_of(timestamp, self.counters)
+        for i, unit in self.countable:
+            if type(counts[i]) is int and counts[i] == 0:
+                check_counted(timestamp, unit, state)
+        return self.function(counts)
 
 
 @runtime_checkable
@@ -98,7 +114,7 @@ class Schedule:
     def _current_value(self, state: State, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
         resolution = self._resolution(state, ssr)
-        return resolution.function(counts_of(state.timestamp, resolution.counters))  # type: ignore[no-any-return]  # of numbers
+        return resolution.value_at(state.timestamp, state)  # type: ignore[no-any-return]  # of numbers
 
     def at(self, time: TimeLike | Timestamp, horizon: Horizon | State) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
@@ -106,10 +122,9 @@ class Schedule:
         `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time, and if a unit
         cannot be converted.
         """
-        horizon = Horizon.of(horizon)
+        run, horizon = horizon, Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            resolution = self._resolution(horizon)
-            return float(resolution.function(counts_of(time, resolution.counters)))
+            return float(self._resolution(horizon).value_at(time, run))
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"time={str(time)!r}: the time is negative. Pass a time of 0 or more.")

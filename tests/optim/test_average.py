@@ -694,8 +694,8 @@ ERRORS = [
     (lambda p, c: optim.WeightAverage([torch.nn.Parameter(torch.ones(1, dtype=torch.int64), False)], c), "torch.int64"),
     (lambda p, c: optim.WeightAverage(p, c, buffers=True), "WeightAverage.buffers=True"),
     (lambda p, c: optim.WeightAverage(p, c).step(lambda: 1.0), "computes no loss"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "has counted no tokens in 1ba"),
-    (lambda p, c: optim.WeightAverage(p, c, half_life="1ba", start="9sp").step(), "has counted no samples in 1ba"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "nobody has counted its tokens"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="1ba", start="9sp").step(), "nobody has counted its samples"),
 ]
 
 

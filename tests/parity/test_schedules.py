@@ -155,10 +155,26 @@ def test_multistep_with_warmup_checks_neither_length_nor_units() -> None:
     given = {"t_warmup": "4sp", "milestones": ["2ba", "0.5dur", "3tok"], "gamma": 0.5}
     ours, theirs = pair("MultiStepWithWarmupScheduler", given)
     state = state_of("100ba")
-    for counts in ({"sample": 2}, {"sample": 4, "batch": 1}, {"batch": 50}, {"sample": 8, "batch": 2, "token": 3}):
+    for counts in (
+        {"sample": 2, "token": 1},
+        {"sample": 4, "batch": 1, "token": 2},
+        {"sample": 5, "batch": 50, "token": 2},
+        {"sample": 8, "batch": 2, "token": 3},
+    ):
         at(state, **counts)
         assert ours(state, 1.0) == theirs(state, 1.0)
     assert ours(state, 1.0) == 0.25
+
+
+def test_tokens_that_nobody_counted() -> None:
+    """Composer's schedule stays at its peak, and ours refuses, except in batch 0."""
+    ours, theirs = pair("LinearScheduler", {"t_max": "100tok"})
+    state = state_of("100ba")
+    assert ours(state) == theirs(state) == 1.0
+    at(state, batch=50, sample=200)
+    assert theirs(state) == 1.0
+    with pytest.raises(ValueError, match=r"at batch 50, and nobody has counted its tokens. .* get_num_tokens_in_batch"):
+        ours(state)
 
 
 # Where we differ on purpose (docs/coming_from/composer.md): our exact value or error, and proof that theirs is another

@@ -412,7 +412,7 @@ def test_a_run_taken_over_begins_at_the_counts_that_are_given():
     assert taken(given={"epoch": 2}, clock=Clock("100ba")) == (2, 30, 0, 0)
     sizes = BatchSizeSchedule({"0ba": 4, "10ba": 8})
     assert taken(given={}, clock=Clock("100ba", samples_per_batch=sizes)) == (0, 30, 200, 0)
-    with pytest.raises(ValueError, match="30ba cannot be converted to sp without"):
+    with pytest.raises(ValueError, match="at batch 30, and nobody has counted its samples. Pass samples_per_batch"):
         taken(given={}, clock=Clock("100ba"), entry=MultiStepScheduler(["40sp"]))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.binding.keys import require_count
-from timesched.clock import Clock
+from timesched.clock import Clock, read_explicit_units
 from timesched.horizon import State
 from timesched.ops import host_scalar
 from timesched.types import StateDict
@@ -90,11 +90,12 @@ class ClockCounter(StateCounter):
             )
         counter.clock = copy.copy(self.clock)
         counter.clock.timestamp = self.clock.read_state(state["clock"])
+        counter.clock.explicit_units = read_explicit_units(state["clock"])
         return counter
 
     def load(self, moment: StepCounter) -> None:
         super().load(moment)
-        self.clock.go_to(moment.clock.timestamp)  # which refreshes all schedulers that follow it
+        self.clock.go_to(moment.clock.timestamp, moment.clock.explicit_units)  # and refresh all schedulers on it
 
 
 def make_counter(clock: State | None, steps: int) -> StepCounter:

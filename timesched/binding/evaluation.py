@@ -115,7 +115,7 @@ def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any
         nonlocal resolution
         if resolution is None or clock.horizon is not resolution.horizon:
             resolution = schedule._resolution(clock, ssr)
-        return resolution.function(clock.timestamp.counts(resolution.counters))
+        return resolution.value_at(clock.timestamp, clock)
 
     return value
 

@@ -223,16 +223,6 @@ class Schedulers(LRScheduler):
                 f"on_change={self.on_change!r}: the run continues after {batches} batches, and its checkpoint has no "
                 f'state of these schedules. Pass on_change="new" to start them at this batch.'
             )
-        known = batches, TimeUnit.BATCH  # gives the next count
-        for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
-            name = unit.name.lower()
-            try:
-                if name not in counts:
-                    counts[name] = int(self.clock.horizon.change(*known, unit))
-                known = counts[name], unit
-            except ValueError:  # no conversion factor links them
-                if unit in self.units:
-                    raise
         epoch, batch_in_epoch = divmod(batches, self.clock.dataloader_len or batches + 1)
         self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": batch_in_epoch} | counts))
         if self.average is not None:

@@ -22,7 +22,6 @@ from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_ratio
 from timesched.schedule import Schedule
-from timesched.time.units import TimeUnit
 from timesched.types import StateDict
 
 from .common import Average, Binding, MakeAverage, check_average, make_average
@@ -125,7 +124,6 @@ class Schedules(Callback):
         self._saved: StateDict | None = None  # the state of a checkpoint, until the optimizer and the time are loaded
         self._average_in_use = ExitStack()  # during an evaluation of the average: its end puts the weights back
         self._stepped_batches = 0  # the batches done when the schedulers were stepped last
-        self._reads_tokens = False  # in this fit
 
     @property
     def clock(self) -> _RunClock:
@@ -257,8 +255,6 @@ class Schedules(Callback):
             self._check_shared_keys(self.schedulers, state)  # fit() also takes schedulers
             self._clock.max_duration = state.max_duration
         self._refresh_values(state)
-        readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
-        self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
     def _refresh_values(self, state: State) -> None:
         """Write the present values, after the one step that an earlier callback may have prevented."""
@@ -273,11 +269,6 @@ class Schedules(Callback):
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write the values of the next batch."""
-        if self._reads_tokens and state.timestamp.token == 0:
-            raise ValueError(
-                "Schedules: a schedule or the average reads tokens, and the Trainer has counted no tokens. Pass "
-                "Trainer(train_dataloader=DataSpec(loader, get_num_tokens_in_batch=...))."
-            )
         for scheduler in self.schedulers:
             scheduler.step()
         self._stepped_batches = int(state.timestamp.batch)
