@@ -281,7 +281,7 @@ CALLS = [
     (["check", "GOOD", "--model", "the_model:nothing"], "it returned an object of type int. Return a torch.nn.Module."),
     (["check", "GOOD", "--model", "no_such_module:make"], "No module named 'no_such_module'"),
     (["check", "GOOD", "--model", "the_model:broken"], "--model the_model:broken: RuntimeError: not today"),
-    (["memory", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
+    (["show", "BAD"], "lr=-1: it must be a finite number"),
     # options
     (["show", *LINEAR, "--lr=nan"], "is not a finite number of at least 0"),
     (["show", *LINEAR, "--lr=-1"], "is not a finite number of at least 0"),
@@ -291,10 +291,6 @@ CALLS = [
     (["show", "REX", "--max-durations", "4ba"], "--max-durations is not an option: did you mean --max-duration? Run"),
     (["show", "REX", "-x"], "-x is not an option. Run timesched show --help"),
     (["--colour", "show", "REX"], "--colour is not an option. Run timesched --help"),
-    (["memory", "run.yaml"], "the following arguments are required: --model"),
-    (["groups", "run.yaml"], "the following arguments are required: --model"),
-    (["groups", "GOOD", "--model", "the_model:make", "--names=-1"], "'-1' is not a whole number of at least 0"),
-    (["groups", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
     (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of at least 0, such as 0.1. Run timesched show"),
     (["show", "Linear", "--max-duration", "-5ba"], "max_duration='-5ba': it is not above 0"),
     (["shwo"], "invalid choice: 'shwo'"),
@@ -312,7 +308,7 @@ CALLS = [
         ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
         'Did you mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
-    (["memory", "TYPO", "--model", "the_model:make"], "config has the unknown key 'samples_per_bach'"),
+    (["show", "TYPO"], "config has the unknown key 'samples_per_bach'"),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {
@@ -565,7 +561,6 @@ def test_trainers_files(capsys, config, model, text):
     assert shown == (0, "dur  ba   lr\n  0   0    1\n0.5   2  0.5\n  1   4    0\n", "")
     assert run(capsys, "show", path, "--every", "0.5dur", "--max-duration", "2ba")[1].count("\n") == 4
     assert run(capsys, "check", path, "--model", model) == (0, "nothing found\n", "")
-    assert run(capsys, "memory", path, "--model", model)[0] == 0
 
 
 def test_weight_decay_that_is_multiplied(capsys, config, model):
@@ -752,48 +747,6 @@ schedulers:
     assert code == 0 and "[!head, !new]" in out.splitlines()[0]
 
 
-# groups
-
-
-@pytest.mark.parametrize(("arguments", "limit"), [((), None), (("--names", "1"), 1), (("--names=0",), 0)])
-def test_groups_are_those_of_the_optimizer(capsys, config, model, arguments, limit):
-    text = """
-optimizer:
-  AdamW: {lr: 1e-3, weight_decay: 0.1, no_decay: true, params: {params: "0.*", tags: in, lr: 0.5}}
-"""
-    code, out, _ = run(capsys, "groups", config(text), "--model", model, *arguments)
-    real = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
-    assert code == 0 and out == f"{optim.param_group_table(optim.build(real, text).optimizer, limit)}\n"
-    assert out.splitlines()[1].split()[:6] == ["0", "in", "1", "4096", "0.5", "0.1"]
-
-
-# memory
-
-TRAINER = """
-trainer:
-  init:
-    max_duration: 100ba
-    process_group: true
-    seed: 3
-    optimizer: {SGD: {lr: 1e-3, momentum: 0.9, adjust_learning_rate: {LayerNorm: 0.5}}}
-"""
-
-
-def test_memory_is_that_of_the_optimizer(capsys, config, model):
-    code, out, _ = run(capsys, "memory", config(GOOD), "--model", model)
-    rows = [line.split() for line in out.splitlines()]
-    assert code == 0 and rows[0] == ["group", "tags", "parameters", "step", "exp_avg", "exp_avg_sq", "bytes"]
-    real = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
-    total = optim.state_bytes(optim.build(real, GOOD).optimizer)
-    assert [int(x) for x in rows[-1][1:]] == [4096 + 3 * 64, 16, 4 * 4288, 4 * 4288, total]
-    code, out, _ = run(capsys, "memory", config(TRAINER), "--model", model)
-    assert code == 0 and out.splitlines()[-1].split() == ["all", "4288", "17152", "17152"]
-    code, out, _ = run(capsys, "memory", config(GOOD), "--model", model, "--average")
-    rows = [line.split() for line in out.splitlines()]
-    assert code == 0 and rows[0][-2:] == ["average", "bytes"]
-    assert [int(x) for x in rows[-1][-2:]] == [4 * 4288, total + 4 * 4288]
-
-
 # The program
 
 program = partial(run_python, "-m", "timesched")
@@ -827,8 +780,8 @@ def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "timesched").write_text("from timesched.cli import main\nraise SystemExit(main())")
     (tmp_path / "mine.py").write_text(MODEL)
-    made = run_python("bin/timesched", "memory", config(GOOD), "--model", "mine:make", cwd=tmp_path)
-    assert (made.returncode, made.stderr) == (0, "") and made.stdout.splitlines()[-1].split()[:2] == ["all", "4288"]
+    made = run_python("bin/timesched", "check", config(GOOD), "--model", "mine:make", cwd=tmp_path)
+    assert (made.returncode, made.stdout, made.stderr) == (0, "nothing found\n", "")
 
 
 # plan
