@@ -26,10 +26,8 @@ from timesched import (
     LinearScheduler,
     SequenceScheduler,
     once,
-    plan_branches,
 )
 from timesched.cli import main
-from timesched.cli.plan import draw_plan, make_plan_sources
 
 pytest.importorskip("ruamel.yaml")
 
@@ -197,7 +195,7 @@ def test_help_version_and_list(capsys):
     assert {*SCHEDULE.public_classes, *LR.public_classes} <= listed
 
 
-@pytest.mark.parametrize("command", ["show", "plot", "check", "plan"])
+@pytest.mark.parametrize("command", ["show", "plot", "check"])
 def test_examples_of_the_help_run(capsys, config, model, monkeypatch, command):
     path = config("samples_per_batch: 8" + GOOD)
     calls = [line.strip() for line in run(capsys, command, "--help")[1].partition("examples:\n")[2].splitlines()]
@@ -782,90 +780,3 @@ def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):
     (tmp_path / "mine.py").write_text(MODEL)
     made = run_python("bin/timesched", "check", config(GOOD), "--model", "mine:make", cwd=tmp_path)
     assert (made.returncode, made.stdout, made.stderr) == (0, "nothing found\n", "")
-
-
-# plan
-
-PLAN = """
-samples_per_batch: 10
-optimizer: {AdamW: {lr: 1e-3, weight_decay: 0.1}}
-schedulers:
-- WarmupStableDecayScheduler: {t_warmup: 50ba, t_decay: 0.2dur}
-- WarmupStableDecayScheduler: {t_warmup: 0ba, t_decay: 0.25dur, key: weight_decay}
-- HalfLife: {time: 9ba, key: "betas[1]"}
-"""
-TWO_LENGTHS = ["--lengths", "1e4sp,5000sp"]
-
-
-def test_a_plan_of_a_schedule(capsys):
-    schedule = "WSD('50ba', t_decay='0.2dur')"
-    code, out, err = run(capsys, "plan", schedule, "--lengths", "1000ba,2004ba")
-    assert (code, err) == (0, "") and out.splitlines() == [
-        "length   start    own",
-        "1000ba   800ba  200ba",
-        "2004ba  1603ba  401ba",
-        "stable 1603ba, together 2204ba, separately 3004ba",
-    ]
-    factors = ["--samples-per-batch", 10, "--tokens-per-sample", 10, "--batches-per-epoch", 40]
-    _, out, _ = run(capsys, "plan", schedule, "--lengths", "20Ktok,0.1Mtok", *factors, "--format", "json")
-    assert json.loads(out)["branches"] == [
-        {"length": "20000tok", "start": "16000tok", "own": "4000tok"},
-        {"length": "100000tok", "start": "80000tok", "own": "20000tok"},
-    ]
-    assert run(capsys, "plan", schedule, "--lengths", "9ep,4.5ep", *factors)[1].splitlines()[1].split()[1] == "3.6ep"
-
-
-def test_a_plan_of_a_config_is_of_all_its_schedules(capsys, config):
-    path = config(PLAN)
-    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json")
-    assert (code, err) == (0, "") and json.loads(out) == {
-        "branches": [
-            {"length": "5000sp", "start": "3750sp", "own": "1250sp", "override": "max_duration: 5000sp"},
-            {"length": "10000sp", "start": "7500sp", "own": "2500sp", "override": "max_duration: 10000sp"},
-        ],
-        "stable": "7500sp",
-        "together": "11250sp",
-        "separately": "15000sp",
-    }
-    lines = run(capsys, "plan", path, *TWO_LENGTHS)[1].splitlines()
-    assert lines[0].split() == ["length", "start", "own", "override"]
-    assert lines[1].split() == ["5000sp", "3750sp", "1250sp", "max_duration:", "5000sp"]
-    # one entry alone, and a length and a batch size of the config that the options replace
-    lines = run(capsys, "plan", f"{config('max_duration: 9ba' + PLAN)}:0", *TWO_LENGTHS, "--samples-per-batch", 20)[1]
-    assert lines.splitlines()[1].split()[:3] == ["5000sp", "4000sp", "1000sp"]
-
-
-def test_the_picture_of_a_plan(capsys, config, tmp_path):
-    path, picture = f"{config(PLAN)}:0", tmp_path / "plan.svg"
-    lines = make_plan_sources(path, {"max_duration": "9000sp"})
-    plan = plan_branches(lines[0].schedule, lines[0].horizon, ["1e4sp", "5000sp"])
-    drawn = draw_plan(plan, lines)
-    assert [line.label for line in drawn] == ["lr, stable", "lr, 5000sp", "lr, 10000sp"]
-    stable, short, long = drawn
-    assert stable.marks == (("save", 4000.0), ("save", 8000.0)) and not short.marks and not long.marks
-    assert [(line.x[0], line.x[-1]) for line in drawn] == [(0, 8000), (4000, 5000), (8000, 10000)]
-    assert stable.y[0] == 0 and set(stable.y[-200:]) == {1e-3}
-    assert [(line.y[0], line.y[-1]) for line in (short, long)] == [(1e-3, 0.0)] * 2
-    assert all(before > after for line in (short, long) for before, after in zip(line.y, line.y[1:]))
-    pytest.importorskip("matplotlib")
-    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json", "-o", picture)
-    assert code == 0 and err == f"wrote {picture}\n" and json.loads(out) and picture.read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    "text, more, words",
-    [
-        ("WSD('50ba')", [], "required: --lengths"),
-        ("WSD('50ba')", ["--lengths", "100ba,100"], "'100' has no unit"),
-        ("WSD('50ba')", ["--lengths", "100ba,9ep"], "100ba and 9ep have different units"),
-        ("WSD('0.1dur')", ["--lengths", "100ba,200ba"], "at 0.09ba its value is 0.009 in the run of 100ba"),
-        ("LinearScheduler", ["--lengths", "100ba,200ba"], "no schedule has a mark 'decay'"),
-        ("LinearLR(0.1, 0.0, 100)", ["--lengths", "100ba"], "LinearLR is an absolute-value scheduler"),
-        ("WSD('50ba')", ["--lengths", "100ba", "--ssr", 0.5], "--ssr is not an option. Run timesched plan --help"),
-        (GOOD, ["--lengths", "100ba"], "schedulers[0]: WarmupStableDecayLR is an absolute-value scheduler"),
-        ("ssr: 0.5" + PLAN, TWO_LENGTHS, "ratio is 0.5"),
-    ],
-)
-def test_errors_of_a_plan(capsys, config, text, more, words):
-    code, out, err = run(capsys, "plan", config(text) if "\n" in text else text, *more)
-    assert (code, out) == (2, "") and words in err and err.count("\n") == 1
