@@ -105,7 +105,7 @@ STOPS: list[tuple[Schedule, list[str], str]] = [
     (WSD, ["100ba", "100"], "'100' has no unit"),
     (WSD, ["100ba", "0ba"], "max_duration='0ba': it is not above 0"),
     # what `before` needs
-    (WarmupStableDecayScheduler("5sec"), ["60sec"], "the seconds of the next batch are not known"),
+    (WarmupStableDecayScheduler("5sec"), ["60sec"], "Clock.before.time='54sec': no conversion"),
 ]
 
 
