@@ -22,7 +22,6 @@ from .algorithms.rmsprop import RMSprop
 from .algorithms.rprop import Rprop
 from .algorithms.sgd import SGD
 from .average import WeightAverage
-from .clipping import clip_grad_norm_
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
@@ -55,7 +54,6 @@ __all__ = [
     "Rprop",
     "WeightAverage",
     "build",
-    "clip_grad_norm_",
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",

@@ -15,7 +15,6 @@ from timesched import schedulers
 from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
-from timesched.branches import Branch, BranchPlan, plan_branches
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife, weight_decay_for
@@ -30,8 +29,6 @@ __all__ = [
     "BatchSizeSchedule",
     "Bound",
     "BoundLR",
-    "Branch",
-    "BranchPlan",
     "Clock",
     "ComposerScheduler",
     "CooldownScheduler",
@@ -49,7 +46,6 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
-    "plan_branches",
     "weight_decay_for",
 ]
 __all__ += schedulers.__all__

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, check_counted, read_positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
-from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict
 
@@ -207,25 +207,23 @@ class Clock:
         6ba
         """
         count, counter = self.horizon.place(_read_time(time, "passed.time"), scale=False)
-        before, after = self.last_move(counter)
+        before, after = self._last_move(counter)
         return before < count <= after
 
-    def before(self, time: Time | str, margin: Time | str | None = None) -> bool:
+    def before(self, time: Time | str) -> bool:
         """Whether this is the last batch boundary at or before a time: true once in a run.
 
         `time` is as for `passed`. Save a state at this boundary, before a decay begins: it loads into a longer run.
 
-        Without `margin`, the clock's conversion factors say where the next batch ends. If a batch is shorter than that,
-        an earlier boundary may be reported. If a batch is longer, it may jump over the time, and no boundary is
-        reported. With `margin`, a time above 0 in the unit of `time`, the boundary is the first one later than
-        `time - margin`, if it is not later than `time`. Pass a margin above the longest batch: a batch that jumps over
-        both warns.
+        The clock's conversion factors say where the next batch ends. If a batch is shorter than that, an earlier
+        boundary may be reported. If a batch is longer, it may jump over the time, and no boundary is reported. Where
+        tokens are measured, call `passed` with a time that is earlier by the most tokens of a batch.
 
         The result is False on a new clock, and after a load until the clock moves. So a time in the first batch is
-        never reported without `margin`.
+        never reported.
 
-        Raises `ValueError` as `passed` does, and for a margin of 0 or in another unit. Without `margin` it also raises
-        for seconds, for iterations, and where the clock lacks a conversion factor.
+        Raises `ValueError` as `passed` does. It also raises for seconds, for iterations, and where the clock lacks a
+        conversion factor.
 
         >>> clock = Clock("1000sp", samples_per_batch=64)
         >>> while not clock.done:
@@ -235,10 +233,14 @@ class Clock:
         768sp
         """
         count, counter = self.horizon.place(_read_time(time, "before.time"), scale=False)
-        if margin is not None:
-            return self._has_entered_margin(count, counter, margin)
-        starts = self.last_move(counter)
-        ends = [self._count_after_next_batch(moment, counter) for moment in self._move_bounds]
+        starts = self._last_move(counter)
+        try:
+            ends = [self._count_after_next_batch(moment, counter) for moment in self._move_bounds]
+        except ValueError as error:
+            raise ValueError(
+                f"Clock.before.time={str(time)!r}: no conversion factor gives the {unit_of(counter).name.lower()}s of "
+                f"the next batch. Call passed() with a time that is earlier by the longest batch."
+            ) from error
         was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
         return is_last and not was_last
 
@@ -264,7 +266,7 @@ class Clock:
         if start is not None:
             own_count, own_unit = self.horizon.locate(_read_time(start, "every.start"), scale=False)
             first = self.horizon.change(own_count, own_unit, unit_of(counter))
-        complete_before, complete = [(count - first) // length for count in self.last_move(counter)]
+        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
     def _move_to(self, timestamp: Timestamp) -> None:
@@ -276,36 +278,11 @@ class Clock:
         """The count after the next batch that begins at a moment, by the conversion factors."""
         count: Exact = counts_of(moment, (counter,))[0]
         batch, unit, size = (1, TimeUnit.BATCH), unit_of(counter), self.horizon.samples_per_batch
-        try:
-            if isinstance(size, BatchSizes) and unit is not TimeUnit.BATCH:
-                batch = size.at(SimpleNamespace(horizon=self.horizon, timestamp=moment)), TimeUnit.SAMPLE
-            return count + self.horizon.change(*batch, unit)
-        except ValueError as error:
-            raise ValueError(
-                f"Clock.before.margin=None: the {unit.name.lower()}s of the next batch are not known. Pass a margin in "
-                f"{unit.value!r} above the longest batch."
-            ) from error
+        if isinstance(size, BatchSizes) and unit is not TimeUnit.BATCH:
+            batch = size.at(SimpleNamespace(horizon=self.horizon, timestamp=moment)), TimeUnit.SAMPLE
+        return count + self.horizon.change(*batch, unit)
 
-    def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time | str) -> bool:
-        """Whether the last move went into the interval that ends at a count and is as long as a margin."""
-        length, own_counter = self.horizon.place(_read_time(margin, "before.margin"), scale=False)
-        if length == 0 or unit_of(own_counter) is not unit_of(counter):
-            unit = unit_of(counter).value
-            raise TimeError(
-                f"Clock.before.margin={str(margin)!r}: it is not a length in {unit!r}. Pass a time above 0 in {unit!r}."
-            )
-        start, end = self.last_move(counter)
-        enters = start <= max(count - length, 0) < end
-        if enters and end > count:
-            unit = unit_of(counter).value
-            warnings.warn(
-                f"Clock.before.margin={str(margin)!r}: a batch went from {number_text(start)}{unit} to "
-                f"{number_text(end)}{unit}, past the time and its margin. Pass a margin above the longest batch.",
-                stacklevel=3,
-            )
-        return enters and end <= count
-
-    def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
+    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
         self.check_counts(unit_of(counter))
         (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]

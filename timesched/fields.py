@@ -41,9 +41,9 @@ def make_list(value: object) -> list[object]:
     return [] if value is None else [value]
 
 
-def read_times(name: str, value: object, above: int | None = None) -> list[Time]:
+def read_times(name: str, value: object) -> list[Time]:
     """The times of an argument that takes one or several, checked as in `time`. An error begins with `name`."""
-    read_one = time(above=above).metadata["read"]
+    read_one = time().metadata["read"]
     return [read_one(name, item) for item in make_list(value)]
 
 

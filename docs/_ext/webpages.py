@@ -101,7 +101,7 @@ WORDS = {
     "learning_rates#use-the-learning-rate-of-a-narrower-model-mup": "muP, maximal update parametrization, width, "
     "hyperparameter transfer, base_model",
     "learning_rates#train-loras-two-matrices-at-two-learning-rates": "LoRA, LoRA+, PEFT, adapters",
-    "branches": "branch, branches, cooldown, cooldowns, stable run, several lengths, plan, warm up again, rewarm",
+    "branches": "branch, branches, cooldown, cooldowns, stable run, several lengths, warm up again, rewarm",
     "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",

@@ -26,10 +26,8 @@ from timesched import (
     LinearScheduler,
     SequenceScheduler,
     once,
-    plan_branches,
 )
 from timesched.cli import main
-from timesched.cli.plan import draw_plan, make_plan_sources
 
 pytest.importorskip("ruamel.yaml")
 
@@ -197,7 +195,7 @@ def test_help_version_and_list(capsys):
     assert {*SCHEDULE.public_classes, *LR.public_classes} <= listed
 
 
-@pytest.mark.parametrize("command", ["show", "plot", "check", "plan"])
+@pytest.mark.parametrize("command", ["show", "plot", "check"])
 def test_examples_of_the_help_run(capsys, config, model, monkeypatch, command):
     path = config("samples_per_batch: 8" + GOOD)
     calls = [line.strip() for line in run(capsys, command, "--help")[1].partition("examples:\n")[2].splitlines()]
@@ -281,7 +279,7 @@ CALLS = [
     (["check", "GOOD", "--model", "the_model:nothing"], "it returned an object of type int. Return a torch.nn.Module."),
     (["check", "GOOD", "--model", "no_such_module:make"], "No module named 'no_such_module'"),
     (["check", "GOOD", "--model", "the_model:broken"], "--model the_model:broken: RuntimeError: not today"),
-    (["memory", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
+    (["show", "BAD"], "lr=-1: it must be a finite number"),
     # options
     (["show", *LINEAR, "--lr=nan"], "is not a finite number of at least 0"),
     (["show", *LINEAR, "--lr=-1"], "is not a finite number of at least 0"),
@@ -291,10 +289,6 @@ CALLS = [
     (["show", "REX", "--max-durations", "4ba"], "--max-durations is not an option: did you mean --max-duration? Run"),
     (["show", "REX", "-x"], "-x is not an option. Run timesched show --help"),
     (["--colour", "show", "REX"], "--colour is not an option. Run timesched --help"),
-    (["memory", "run.yaml"], "the following arguments are required: --model"),
-    (["groups", "run.yaml"], "the following arguments are required: --model"),
-    (["groups", "GOOD", "--model", "the_model:make", "--names=-1"], "'-1' is not a whole number of at least 0"),
-    (["groups", "BAD", "--model", "the_model:make"], "lr=-1: it must be a finite number"),
     (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of at least 0, such as 0.1. Run timesched show"),
     (["show", "Linear", "--max-duration", "-5ba"], "max_duration='-5ba': it is not above 0"),
     (["shwo"], "invalid choice: 'shwo'"),
@@ -312,7 +306,7 @@ CALLS = [
         ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
         'Did you mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
-    (["memory", "TYPO", "--model", "the_model:make"], "config has the unknown key 'samples_per_bach'"),
+    (["show", "TYPO"], "config has the unknown key 'samples_per_bach'"),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {
@@ -565,7 +559,6 @@ def test_trainers_files(capsys, config, model, text):
     assert shown == (0, "dur  ba   lr\n  0   0    1\n0.5   2  0.5\n  1   4    0\n", "")
     assert run(capsys, "show", path, "--every", "0.5dur", "--max-duration", "2ba")[1].count("\n") == 4
     assert run(capsys, "check", path, "--model", model) == (0, "nothing found\n", "")
-    assert run(capsys, "memory", path, "--model", model)[0] == 0
 
 
 def test_weight_decay_that_is_multiplied(capsys, config, model):
@@ -752,48 +745,6 @@ schedulers:
     assert code == 0 and "[!head, !new]" in out.splitlines()[0]
 
 
-# groups
-
-
-@pytest.mark.parametrize(("arguments", "limit"), [((), None), (("--names", "1"), 1), (("--names=0",), 0)])
-def test_groups_are_those_of_the_optimizer(capsys, config, model, arguments, limit):
-    text = """
-optimizer:
-  AdamW: {lr: 1e-3, weight_decay: 0.1, no_decay: true, params: {params: "0.*", tags: in, lr: 0.5}}
-"""
-    code, out, _ = run(capsys, "groups", config(text), "--model", model, *arguments)
-    real = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
-    assert code == 0 and out == f"{optim.param_group_table(optim.build(real, text).optimizer, limit)}\n"
-    assert out.splitlines()[1].split()[:6] == ["0", "in", "1", "4096", "0.5", "0.1"]
-
-
-# memory
-
-TRAINER = """
-trainer:
-  init:
-    max_duration: 100ba
-    process_group: true
-    seed: 3
-    optimizer: {SGD: {lr: 1e-3, momentum: 0.9, adjust_learning_rate: {LayerNorm: 0.5}}}
-"""
-
-
-def test_memory_is_that_of_the_optimizer(capsys, config, model):
-    code, out, _ = run(capsys, "memory", config(GOOD), "--model", model)
-    rows = [line.split() for line in out.splitlines()]
-    assert code == 0 and rows[0] == ["group", "tags", "parameters", "step", "exp_avg", "exp_avg_sq", "bytes"]
-    real = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
-    total = optim.state_bytes(optim.build(real, GOOD).optimizer)
-    assert [int(x) for x in rows[-1][1:]] == [4096 + 3 * 64, 16, 4 * 4288, 4 * 4288, total]
-    code, out, _ = run(capsys, "memory", config(TRAINER), "--model", model)
-    assert code == 0 and out.splitlines()[-1].split() == ["all", "4288", "17152", "17152"]
-    code, out, _ = run(capsys, "memory", config(GOOD), "--model", model, "--average")
-    rows = [line.split() for line in out.splitlines()]
-    assert code == 0 and rows[0][-2:] == ["average", "bytes"]
-    assert [int(x) for x in rows[-1][-2:]] == [4 * 4288, total + 4 * 4288]
-
-
 # The program
 
 program = partial(run_python, "-m", "timesched")
@@ -827,92 +778,5 @@ def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "timesched").write_text("from timesched.cli import main\nraise SystemExit(main())")
     (tmp_path / "mine.py").write_text(MODEL)
-    made = run_python("bin/timesched", "memory", config(GOOD), "--model", "mine:make", cwd=tmp_path)
-    assert (made.returncode, made.stderr) == (0, "") and made.stdout.splitlines()[-1].split()[:2] == ["all", "4288"]
-
-
-# plan
-
-PLAN = """
-samples_per_batch: 10
-optimizer: {AdamW: {lr: 1e-3, weight_decay: 0.1}}
-schedulers:
-- WarmupStableDecayScheduler: {t_warmup: 50ba, t_decay: 0.2dur}
-- WarmupStableDecayScheduler: {t_warmup: 0ba, t_decay: 0.25dur, key: weight_decay}
-- HalfLife: {time: 9ba, key: "betas[1]"}
-"""
-TWO_LENGTHS = ["--lengths", "1e4sp,5000sp"]
-
-
-def test_a_plan_of_a_schedule(capsys):
-    schedule = "WSD('50ba', t_decay='0.2dur')"
-    code, out, err = run(capsys, "plan", schedule, "--lengths", "1000ba,2004ba")
-    assert (code, err) == (0, "") and out.splitlines() == [
-        "length   start    own",
-        "1000ba   800ba  200ba",
-        "2004ba  1603ba  401ba",
-        "stable 1603ba, together 2204ba, separately 3004ba",
-    ]
-    factors = ["--samples-per-batch", 10, "--tokens-per-sample", 10, "--batches-per-epoch", 40]
-    _, out, _ = run(capsys, "plan", schedule, "--lengths", "20Ktok,0.1Mtok", *factors, "--format", "json")
-    assert json.loads(out)["branches"] == [
-        {"length": "20000tok", "start": "16000tok", "own": "4000tok"},
-        {"length": "100000tok", "start": "80000tok", "own": "20000tok"},
-    ]
-    assert run(capsys, "plan", schedule, "--lengths", "9ep,4.5ep", *factors)[1].splitlines()[1].split()[1] == "3.6ep"
-
-
-def test_a_plan_of_a_config_is_of_all_its_schedules(capsys, config):
-    path = config(PLAN)
-    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json")
-    assert (code, err) == (0, "") and json.loads(out) == {
-        "branches": [
-            {"length": "5000sp", "start": "3750sp", "own": "1250sp", "override": "max_duration: 5000sp"},
-            {"length": "10000sp", "start": "7500sp", "own": "2500sp", "override": "max_duration: 10000sp"},
-        ],
-        "stable": "7500sp",
-        "together": "11250sp",
-        "separately": "15000sp",
-    }
-    lines = run(capsys, "plan", path, *TWO_LENGTHS)[1].splitlines()
-    assert lines[0].split() == ["length", "start", "own", "override"]
-    assert lines[1].split() == ["5000sp", "3750sp", "1250sp", "max_duration:", "5000sp"]
-    # one entry alone, and a length and a batch size of the config that the options replace
-    lines = run(capsys, "plan", f"{config('max_duration: 9ba' + PLAN)}:0", *TWO_LENGTHS, "--samples-per-batch", 20)[1]
-    assert lines.splitlines()[1].split()[:3] == ["5000sp", "4000sp", "1000sp"]
-
-
-def test_the_picture_of_a_plan(capsys, config, tmp_path):
-    path, picture = f"{config(PLAN)}:0", tmp_path / "plan.svg"
-    lines = make_plan_sources(path, {"max_duration": "9000sp"})
-    plan = plan_branches(lines[0].schedule, lines[0].horizon, ["1e4sp", "5000sp"])
-    drawn = draw_plan(plan, lines)
-    assert [line.label for line in drawn] == ["lr, stable", "lr, 5000sp", "lr, 10000sp"]
-    stable, short, long = drawn
-    assert stable.marks == (("save", 4000.0), ("save", 8000.0)) and not short.marks and not long.marks
-    assert [(line.x[0], line.x[-1]) for line in drawn] == [(0, 8000), (4000, 5000), (8000, 10000)]
-    assert stable.y[0] == 0 and set(stable.y[-200:]) == {1e-3}
-    assert [(line.y[0], line.y[-1]) for line in (short, long)] == [(1e-3, 0.0)] * 2
-    assert all(before > after for line in (short, long) for before, after in zip(line.y, line.y[1:]))
-    pytest.importorskip("matplotlib")
-    code, out, err = run(capsys, "plan", path, *TWO_LENGTHS, "--format", "json", "-o", picture)
-    assert code == 0 and err == f"wrote {picture}\n" and json.loads(out) and picture.read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    "text, more, words",
-    [
-        ("WSD('50ba')", [], "required: --lengths"),
-        ("WSD('50ba')", ["--lengths", "100ba,100"], "'100' has no unit"),
-        ("WSD('50ba')", ["--lengths", "100ba,9ep"], "100ba and 9ep have different units"),
-        ("WSD('0.1dur')", ["--lengths", "100ba,200ba"], "at 0.09ba its value is 0.009 in the run of 100ba"),
-        ("LinearScheduler", ["--lengths", "100ba,200ba"], "no schedule has a mark 'decay'"),
-        ("LinearLR(0.1, 0.0, 100)", ["--lengths", "100ba"], "LinearLR is an absolute-value scheduler"),
-        ("WSD('50ba')", ["--lengths", "100ba", "--ssr", 0.5], "--ssr is not an option. Run timesched plan --help"),
-        (GOOD, ["--lengths", "100ba"], "schedulers[0]: WarmupStableDecayLR is an absolute-value scheduler"),
-        ("ssr: 0.5" + PLAN, TWO_LENGTHS, "ratio is 0.5"),
-    ],
-)
-def test_errors_of_a_plan(capsys, config, text, more, words):
-    code, out, err = run(capsys, "plan", config(text) if "\n" in text else text, *more)
-    assert (code, out) == (2, "") and words in err and err.count("\n") == 1
+    made = run_python("bin/timesched", "check", config(GOOD), "--model", "mine:make", cwd=tmp_path)
+    assert (made.returncode, made.stdout, made.stderr) == (0, "nothing found\n", "")

@@ -21,7 +21,6 @@ from timesched.cli import main
 
 ROOT = Path(__file__).parents[2]
 COMMAND_LINE = ROOT / "docs/command_line.md"
-BRANCHES = ROOT / "docs/branches.md"
 SCRIPTS = [ROOT / "docs" / name for name in ("quickstart.md", "distributed.md")]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *SCRIPTS, COMMAND_LINE]
 # The extras that only some environments have.
@@ -86,13 +85,12 @@ def assert_printed(shown, output):
 
 if find_spec("ruamel"):  # which reads configs; the environment of the trainers goes without
 
-    @named([COMMAND_LINE, BRANCHES])
-    def test_the_command_line_prints_what_its_page_shows(page, tmp_path, monkeypatch, capsys):
-        write_files(page, tmp_path)
+    def test_the_command_line_prints_what_its_page_shows(tmp_path, monkeypatch, capsys):
+        write_files(COMMAND_LINE, tmp_path)
         monkeypatch.chdir(tmp_path)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setenv("COLUMNS", "72")  # which the page sets for its plot
-        for command, shown in commands(page):
+        for command, shown in commands(COMMAND_LINE):
             assert_printed(shown, run_here(command, capsys))
         sys.modules.pop("model", None)
 

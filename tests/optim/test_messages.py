@@ -393,12 +393,6 @@ GROUPS: list[Row] = [
         "model, or 'muon' for a matrix or a stack of matrices.",
         lambda: optim.configure_param_groups(torch.nn.GRU(3, 8), matrices="muon"),
     ),
-    # Tags
-    (
-        "clip_grad_norm_.tags='head': no parameter group has such a tag, and no group has any. Pass tags that"
-        " are in optimizer.param_groups.",
-        lambda: optim.clip_grad_norm_(sgd(), 1.0, tags="head"),
-    ),
 ]
 
 AVERAGES: list[Row] = [

@@ -98,7 +98,7 @@ def what_some_ranks_pass_is_refused() -> None:
     """Ranks with other counts would evaluate at other batches."""
     for ask in (
         lambda clock: clock.passed("150tok"),
-        lambda clock: clock.before("150tok", margin="50tok"),
+        lambda clock: clock.before("150tok"),
         lambda clock: clock.every("50tok"),
         lambda clock: clock.every("1sec"),
     ):

@@ -76,12 +76,11 @@ def new_model() -> GPT2LMHeadModel:
 
 
 def new_trainer(folder: Path, *, eval_dataset: Any = SAMPLES[:6], **options: Any) -> tuple[Trainer, Weights]:
-    arguments = TrainingArguments(
-        str(folder),
+    settings = {
         **{"max_steps": STEPS, "per_device_train_batch_size": SIZE, "learning_rate": 0.01, "weight_decay": 0.0},
         **{"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True, "logging_steps": 1},
-        **options,
-    )
+    }
+    arguments = TrainingArguments(str(folder), **{**settings, **options})
     weights = Weights()
     model = new_model()
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
@@ -89,19 +88,19 @@ def new_trainer(folder: Path, *, eval_dataset: Any = SAMPLES[:6], **options: Any
     return Trainer(model, arguments, optimizers=(optimizer, None), callbacks=[weights], **data), weights
 
 
-EVENTS: dict[str, Any] = {"evaluate_every": "4ba", "save_every": "0.5dur", "save_at": ["32sp", "3.5ep"]}
+EVERY_4_STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
 
 
 def test_transformers(tmp_path: Path) -> None:
-    """Evaluated every third of the run, with the average; saved at its half, its end, and after 32 samples."""
-    trainer, weights = new_trainer(tmp_path)
-    transformers.schedule(trainer, LinearScheduler(), average=AVERAGE, evaluate_averaged=True, **EVENTS)
+    """Evaluated every third of the run, with the average."""
+    trainer, weights = new_trainer(tmp_path, **EVERY_4_STEPS)
+    transformers.schedule(trainer, LinearScheduler(), average=AVERAGE, evaluate_averaged=True)
     trainer.train()
     expected = averaged(list(weights.after.values()))
     average = trainer.lr_scheduler.average
     torch.testing.assert_close(of(average).double(), expected[-1], rtol=0, atol=ROUNDED)
     assert list(weights.losses) == [4, 8, 12]
-    assert sorted(int(path.name.split("-")[1]) for path in tmp_path.iterdir()) == [6, 8, 12]
+    assert sorted(int(path.name.split("-")[1]) for path in tmp_path.iterdir()) == [4, 8, 12]
     for step, loss in weights.losses.items():
         plain, _ = new_trainer(tmp_path)
         torch.nn.utils.vector_to_parameters(expected[step - 1].float(), plain.model.parameters())
@@ -109,8 +108,8 @@ def test_transformers(tmp_path: Path) -> None:
     for i in range(1, STEPS):  # the weights after an evaluation are those before it
         assert torch.equal(weights.before[i], weights.after[i])
 
-    resumed, again = new_trainer(tmp_path)
-    transformers.schedule(resumed, LinearScheduler(), average=AVERAGE, evaluate_averaged=True, **EVENTS)
+    resumed, again = new_trainer(tmp_path, **EVERY_4_STEPS)
+    transformers.schedule(resumed, LinearScheduler(), average=AVERAGE, evaluate_averaged=True)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     assert torch.equal(of(resumed.lr_scheduler.average), of(average))
     assert again.losses == {12: weights.losses[12]}
@@ -128,8 +127,8 @@ def test_transformers_casts_the_model(tmp_path: Path) -> None:
 
 
 def test_transformers_without_it(tmp_path: Path) -> None:
-    trainer, _ = new_trainer(tmp_path)
-    transformers.schedule(trainer, LinearScheduler(), save_at=["6ba"])
+    trainer, _ = new_trainer(tmp_path, save_strategy="steps", save_steps=6)
+    transformers.schedule(trainer, LinearScheduler())
     trainer.train()
     path = str(tmp_path / "checkpoint-6")
     resumed, _ = new_trainer(tmp_path)
@@ -148,8 +147,6 @@ def test_transformers_refuses(tmp_path: Path) -> None:
     trainer, _ = new_trainer(tmp_path, eval_dataset=None)
     with pytest.raises(ValueError, match="evaluate_averaged=True: there is no"):
         transformers.schedule(trainer, LinearScheduler(), evaluate_averaged=True)
-    with pytest.raises(ValueError, match="evaluate_every='1ep': the Trainer"):
-        transformers.schedule(trainer, LinearScheduler(), evaluate_every="1ep")
     best = {"load_best_model_at_end": True, "eval_strategy": "no"}
     trainer, _ = new_trainer(tmp_path)
     trainer.args.load_best_model_at_end = best["load_best_model_at_end"]

@@ -1,5 +1,6 @@
 """The code of docs/muon.md that clips all gradients but Muon's, in runs of Hugging Face's and Lightning's Trainers."""
 
+import doctest
 import re
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from tests.trainers import test_transformers as transformers_runs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "muon.md").read_text("utf-8")
 SECTION = PAGE.split("## Clip the gradients of the other groups")[1].split("\n## ")[0]
+(FUNCTION,) = [
+    example.source for example in doctest.DocTestParser().get_examples(SECTION) if example.source.startswith("def ")
+]
 CALLBACK, MODULE = [code for code in re.findall("```python\n(.*?)```", SECTION, re.DOTALL) if "class " in code]
 LARGEST = 1e-3  # the norm that is clipped to, which all gradients exceed
 
 
 def defined_in(code: str, **names: Any) -> dict[str, Any]:
     """The names that the class in a block of the page defines, without the lines that use it."""
+    exec(FUNCTION, names)
     exec(code.partition("\n\n\n")[0], names)
     return names
 
@@ -51,7 +56,7 @@ def test_hugging_face(tmp_path: Path) -> None:
 
     options = {"optimizers": (optimizer, None), "max_grad_norm": 0.0, "num_train_epochs": 1}
     trainer = transformers_runs.new_trainer(tmp_path, model=model, **options)
-    ClipOthers = defined_in(CALLBACK, TrainerCallback=TrainerCallback, optim=optim)["ClipOthers"]
+    ClipOthers = defined_in(CALLBACK, TrainerCallback=TrainerCallback, torch=torch)["ClipOthers"]
     trainer.add_callback(ClipOthers(trainer, LARGEST))
     trainer.add_callback(Recorder())
     trainer.train()
@@ -63,7 +68,7 @@ def test_hugging_face(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning")
 def test_lightning(tmp_path: Path) -> None:
     found: list[dict[str, float]] = []
-    Clipping = defined_in(MODULE, LightningModule=LightningModule, optim=optim)["Model"]
+    Clipping = defined_in(MODULE, LightningModule=LightningModule, torch=torch)["Model"]
 
     class Model(Clipping):  # type: ignore[valid-type, misc]
         def __init__(self) -> None:

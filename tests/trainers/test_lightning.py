@@ -9,6 +9,7 @@ import csv
 import re
 import sys
 import warnings
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 import optim
+from tests.docs.tables import DOCS
 from tests.torchrun import ROOT, Report, launch, python_output
 from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
-from timesched import Clock, CosineAnnealingScheduler, LinearScheduler
+from timesched import Clock, CosineAnnealingScheduler, LinearScheduler, WarmupStableDecayScheduler
 from timesched.integrations.lightning import Binding, count_tensors, schedule
 
 # Lightning's own: deprecations in torch that it meets, and advice to its users.
@@ -274,6 +276,79 @@ def test_the_example():
     assert "Done: 2 steps of the optimizer, 100% of the run" in said
 
 
+# The callback of docs/trainers/lightning.md
+
+PAGE = (DOCS / "trainers" / "lightning.md").read_text("utf-8")
+(PROGRAM,) = [code for code in re.findall("```python\n(.*?)```", PAGE, re.DOTALL) if "class SaveAtTimes" in code]
+(ASKED,) = [line.strip() for line in PROGRAM.splitlines() if line.strip().startswith("if clock.")]
+ACCUMULATED = [sum(batch(k + i).numel() for i in range(2)) for k in range(0, BATCHES, 2)]
+TOKENS_AFTER = list(accumulate(ACCUMULATED * 2))  # each of the 12 steps of two epochs, of two microbatches each
+STABLE = WarmupStableDecayScheduler("1ba", t_decay="0.3dur")
+
+
+def saving(asked: str = ASKED) -> Callback:
+    """The callback of the page, with another call in it."""
+    names: dict[str, Any] = {"Callback": Callback, "STABLE": STABLE}
+    exec(PROGRAM.partition("\n\n\n")[0].replace(ASKED, asked), names)
+    return names["SaveAtTimes"]()
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.ckpt"))
+
+
+def steps_that_pass(*moments: float) -> list[int]:
+    """The first step that reaches each moment, in tokens."""
+    return sorted({sum(count < moment for count in TOKENS_AFTER) + 1 for moment in moments})
+
+
+EVENTS = [
+    (ASKED, steps_that_pass(*(0.25 * k * 470 for k in range(1, 5)))),  # as on the page
+    ('if clock.every("90tok"):', steps_that_pass(90, 180, 270, 360, 450)),
+    ('if clock.passed("100tok") or clock.passed("1ep"):', sorted({*steps_that_pass(100), 6})),
+    ('if clock.every("5ba"):', [5, 10]),
+]
+
+
+@pytest.mark.parametrize(("asked", "steps"), EVENTS)
+def test_saves_at_times_once_and_the_same_in_a_run_that_resumes(asked, steps, tmp_path):
+    options, whole, first = {"accumulate_grad_batches": 2}, Model(), tmp_path / "whole"
+    trainer(first, callbacks=[saving(asked)], **options).fit(whole, Loader())
+    assert saved_steps(first) == steps and len(whole.used) == 12
+    for step in steps:
+        folder, resumed = tmp_path / f"from {step}", Model()
+        run = trainer(folder, callbacks=[saving(asked)], **options)
+        run.fit(resumed, Loader(), ckpt_path=first / f"step-{step}.ckpt")
+        assert saved_steps(folder) == [later for later in steps if later > step]
+        assert resumed.used == whole.used[step:]
+        torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
+def test_without_the_comparison_of_the_step_it_saves_for_microbatches_too(tmp_path):
+    times = []
+
+    class Asking(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, data, batch_idx):
+            clock = trainer.lr_scheduler_configs[0].scheduler.clock
+            times.extend([trainer.global_step] * clock.passed("5ba"))
+
+    trainer(tmp_path, callbacks=[Asking()], accumulate_grad_batches=2).fit(Model(), Loader())
+    assert times == [5, 5]
+
+
+def test_a_branch_from_before_the_decay(tmp_path):
+    """The decay begins at 42 samples, and the seventh step ends at 40: it loads into a run that decays later."""
+    options = {"accumulate_grad_batches": 2, "max_epochs": -1}
+    before = 'if clock.before(dict(STABLE.marks(clock))["decay"]):'
+    first = Model(STABLE, max_duration="60sp", samples_per_batch=6)
+    trainer(tmp_path, callbacks=[saving(before)], **options).fit(first, Loader())
+    assert saved_steps(tmp_path) == [7]
+    branch = Model(STABLE, max_duration="120sp", samples_per_batch=6)
+    trainer(tmp_path / "branch", **options).fit(branch, Loader(), ckpt_path=tmp_path / "step-7.ckpt")
+    rates = [lr for lr, _ in branch.used]
+    assert rates[:7] == [LR] * 7 and rates[-1] < LR
+
+
 # In processes of their own
 
 
@@ -285,9 +360,13 @@ def resume(folder: Path) -> None:
 
 def values_are_those_of_the_sum(folder: Path) -> None:
     model = Model()
-    run = trainer(folder, devices=2, strategy="ddp", accumulate_grad_batches=5, use_distributed_sampler=False)
+    options = {"devices": 2, "strategy": "ddp", "accumulate_grad_batches": 5, "use_distributed_sampler": False}
+    run = trainer(folder, **options, callbacks=[saving('if clock.every("200tok"):')])
     run.fit(model, Loader(run.global_rank))
     assert model.used == expected(5, epochs=2, ranks=2)
+    ends = list(accumulate(sum(batch(k, r).numel() for r in range(2)) for k in range(BATCHES)))
+    steps = [ends[k] for k in (4, 9, 11)]  # of the first epoch, in which the run ends
+    assert saved_steps(folder) == [1 + sum(end < 200 * i for end in steps) for i in (1, 2)]
 
 
 def ranks(folder: Path) -> None:

@@ -3,8 +3,6 @@
 import copy
 import pickle
 import re
-import warnings
-from datetime import timedelta
 from fractions import Fraction
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.building import sgd
-from timesched import BatchSizeSchedule, Clock, LinearScheduler, WarmupStableDecayScheduler, bind
+from timesched import BatchSizeSchedule, Clock, LinearScheduler, Time, WarmupStableDecayScheduler, bind
 
 EPOCH, SIZE, TOKENS = 5, 4, 8  # batches, samples, tokens
 UNITS = ("ba", "sp", "tok", "ep", "dur")
@@ -212,27 +210,20 @@ def test_before_is_the_last_boundary(length, unit, share, sizes, loaded):
     assert reported == [boundary for boundary in boundaries if boundary <= at][-1:]
 
 
-@given(sizes=RUNS["sizes"], time=st.integers(1, 200), margin=st.integers(1, 60), loaded=st.sets(st.integers(0, 60)))
-def test_before_with_a_margin(sizes, time, margin, loaded):
-    """Against the boundaries, of batches of any size; a batch that jumps over time and margin warns."""
-    clock, boundaries, reported = Clock("1000tok"), [0], []
+@given(sizes=RUNS["sizes"], time=st.integers(10, 200), loaded=st.sets(st.integers(0, 60)))
+def test_passed_of_a_time_that_is_earlier_by_the_longest_batch(sizes, time, loaded):
+    """Where tokens are measured: at the first boundary from there on, which is before the time."""
+    clock, boundaries, reported = Clock("1000tok"), [], []
+    earlier = Time(time, "tok") - Time(max(sizes), "tok")
     for i in range(60):
         if i in loaded:
             other = Clock("1000tok")
             other.load_state_dict(clock.state_dict())
             clock = other
-            assert not clock.before(f"{time}tok", margin=f"{margin}tok")
         clock.tick(tokens=sizes[i % len(sizes)])
         boundaries.append(clock.timestamp.token.value)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            reported += [boundaries[-1]] * clock.before(f"{time}tok", margin=f"{margin}tok")
-        jumps = boundaries[-2] <= max(time - margin, 0) and boundaries[-1] > time
-        assert [str(each.message) for each in caught] == jumps * [
-            f"Clock.before.margin='{margin}tok': a batch went from {boundaries[-2]}tok to {boundaries[-1]}tok, past "
-            f"the time and its margin. Pass a margin above the longest batch."
-        ]
-    assert reported == [count for count in boundaries if max(time - margin, 0) < count <= time][:1]
+        reported += [boundaries[-1]] * clock.passed(earlier)
+    assert reported == [count for count in boundaries if time - max(sizes) <= count < time][:1]
 
 
 def test_a_state_from_before_the_decay_loads_into_a_longer_run():
@@ -257,18 +248,12 @@ def test_a_state_from_before_the_decay_loads_into_a_longer_run():
     assert {when: state["clock"]["sample"] for when, state in saved.items()} == {"before": 1600, "after": 1600}
 
 
-def test_before_in_seconds_and_in_epochs_that_the_loop_counts():
-    clock = Clock("60sec")
-    found = []
-    for i in range(1, 7):
-        clock.tick(duration=timedelta(seconds=4))
-        found += [i] * clock.before("20sec", margin="10sec")
-    assert found == [3]
-    clock = Clock("9ep")
-    clock.tick()
-    assert not clock.before("1ep", margin="1ep")
-    clock.next_epoch()
-    assert clock.before("1ep", margin="1ep") and clock.before("0.2dur", margin="1ep")
+def test_before_in_epochs_whose_length_is_known():
+    clock, found = Clock("9ep", batches_per_epoch=4), []
+    for batch in range(1, 10):
+        clock.tick()
+        found += [batch] * clock.before("1.6ep")
+    assert found == [6]
 
 
 ERRORS = [
@@ -281,12 +266,9 @@ ERRORS = [
     (lambda clock: clock.every("5sp"), "timestamp.sample=0: the run is at batch 1, and nobody has counted its samples"),
     (lambda clock: clock.before("-1ba"), "Clock.before.time='-1ba'"),
     (lambda clock: clock.before("5tok"), "timestamp.token=0: the run is at batch 1, and nobody has counted its tokens"),
-    (lambda clock: clock.before("5sec"), "margin=None: the seconds"),
-    (lambda clock: clock.before("5iter"), "margin=None: the iterations"),
-    (lambda clock: clock.before("5ep"), "margin=None: the epochs"),
-    (lambda clock: clock.before("5ba", margin="0ba"), "Clock.before.margin='0ba'"),
-    (lambda clock: clock.before("5ba", margin="-1ba"), "Clock.before.margin='-1ba'"),
-    (lambda clock: clock.before("5ba", margin="1tok"), "Clock.before.margin='1tok'"),
+    (lambda clock: clock.before("5sec"), "Clock.before.time='5sec': no conversion factor gives the seconds of"),
+    (lambda clock: clock.before("5iter"), "Clock.before.time='5iter': no conversion factor gives the iterations of"),
+    (lambda clock: clock.before("5ep"), "Clock.before.time='5ep': no conversion factor gives the epochs of"),
     (lambda clock: clock.passed(3), "3 has no unit"),
     (lambda clock: clock.timestamp >= "0.6dur", "Timestamp.get.unit='dur'"),
 ]
@@ -303,6 +285,6 @@ def test_errors(call, message):
 def test_before_tokens_that_no_factor_gives():
     clock = Clock("1000tok", samples_per_batch=8)
     clock.tick(tokens=50)
-    with pytest.raises(ValueError, match="margin=None: the tokens") as caught:
+    with pytest.raises(ValueError, match="no conversion factor gives the tokens") as caught:
         clock.before("500tok")
     assert "tokens_per_sample" in str(caught.value.__cause__)

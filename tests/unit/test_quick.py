@@ -34,8 +34,8 @@ def test_slow_tests_exist():
 
 
 def test_tests_for_changed_files():
-    changed = ["tests/unit/test_clock.py", "docs/loop.md", "optim/clipping.py", "tests/building.py", "Makefile"]
-    expected = ["tests/unit/test_clock.py", "docs/loop.md", "tests/optim/test_clipping.py"]
+    changed = ["tests/unit/test_clock.py", "docs/loop.md", "optim/loading.py", "tests/building.py", "Makefile"]
+    expected = ["tests/unit/test_clock.py", "docs/loop.md", "tests/optim/test_load_by_name.py"]
     assert quick.select_tests(changed) == quick.select_tests([*changed, "tests/unit/test_clock.py"]) == expected
     paths = ("tests/trainers/test_trl.py", "tests/parity/test_time.py", "docs/loop.md")
     assert [quick.environment_of(path) for path in paths] == ["trainers", "composer", "newest"]

@@ -72,12 +72,12 @@ def make_parser() -> argparse.ArgumentParser:
         raise ImportError(
             f"{origin} hides the package optim of torch-timesched. Rename it, or run timesched in another folder."
         )
-    from timesched.cli import check, classes, groups, memory, plan, show  # which import optim
+    from timesched.cli import check, classes, show  # which import optim
 
     top = _Parser(prog="timesched", description=__doc__, epilog=_EPILOG)
     top.add_argument("--version", action="version", version=f"timesched {timesched.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (show, check, plan, groups, memory, classes):
+    for module in (show, check, classes):
         module.add_command(commands)
     return top
 

@@ -36,24 +36,19 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
     group = command.add_argument_group("the run", "each option replaces the same key of a config")
     group.add_argument("--max-duration", metavar="TIME", help="the length of the run, such as 90ep or 1e12tok")
-    add_conversion_factors(group)
-    group.add_argument(
-        "--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio, which stretches the run (default: 1)"
-    )
-
-
-def add_conversion_factors(group: argparse._ArgumentGroup) -> None:
-    """Add the options of the conversion factors of a run."""
     group.add_argument("--batches-per-epoch", type=int, metavar="N", help="the optimizer steps of an epoch")
     group.add_argument("--samples-per-batch", type=int, metavar="N", help="the samples of an optimizer step")
     group.add_argument(
         "--tokens-per-sample", type=int, metavar="N", help="the tokens of a sample, such as the sequence length"
     )
+    group.add_argument(
+        "--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio, which stretches the run (default: 1)"
+    )
 
 
 def read_run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that describe a run, under the keys of a config."""
-    run = {name: value for name in _RUN_KEYS if (value := getattr(options, name, None)) is not None}
+    run = {name: value for name in _RUN_KEYS if (value := getattr(options, name)) is not None}
     if "max_duration" in run:
         Clock(**run)  # raises if the options are wrong, before the config is read
     return run
@@ -143,21 +138,17 @@ def _has_half_life(entry: object) -> bool:
     return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
-def make_schedulers(text: str, run: dict[str, object], learning_rate: float | None = None) -> Trial:
-    """Make the schedulers of a SCHEDULE. Raises `ValueError` if a scheduler could not be made, or if there is none."""
+def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
+    """Make the lines that the schedulers of a SCHEDULE write.
+
+    Raises `ValueError` if a scheduler could not be made, or if there is none.
+    """
     trial = read_trial(text, run, learning_rate=learning_rate)
-    with prefix_errors("SCHEDULE" if "SCHEDULE" in trial.schedulers else text):
+    by_name = "SCHEDULE" in trial.schedulers
+    with prefix_errors("SCHEDULE" if by_name else text):
         trial.problems.raise_all()
         if not trial.schedulers:
             raise ValueError("the config has no 'schedulers'. Add one.")
-    return trial
-
-
-def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
-    """Make the lines that the schedulers of a SCHEDULE write. Raises `ValueError` if a scheduler could not be made."""
-    trial = make_schedulers(text, run, learning_rate)
-    by_name = "SCHEDULE" in trial.schedulers
-    with prefix_errors("SCHEDULE" if by_name else text):
         written = (sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
         all_sources = list(chain.from_iterable(written))
     if not by_name:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sized
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -24,13 +24,12 @@ from transformers.trainer_utils import has_length
 
 from timesched.batch_size_sampler import find_sampler
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import schedule_units, select_schedules
+from timesched.binding.evaluation import schedule_units
 from timesched.clock import Clock
-from timesched.fields import make_list, read_times
 from timesched.horizon import ConversionFactor
 from timesched.time.timestamp import Timestamp
-from timesched.time.units import Exact, TimeUnit, unit_of
-from timesched.time.value import Time, TimeLike
+from timesched.time.units import TimeUnit
+from timesched.time.value import TimeLike
 from timesched.types import StateDict
 
 from .common import (
@@ -59,11 +58,6 @@ def schedule(
     log: bool = True,
     average: MakeAverage | None = None,
     evaluate_averaged: bool = False,
-    evaluate_every: TimeLike | None = None,
-    evaluate_at: TimeLike | Iterable[TimeLike] = (),
-    save_every: TimeLike | None = None,
-    save_at: TimeLike | Iterable[TimeLike] = (),
-    save_before: TimeLike | Iterable[TimeLike] = (),
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other hyperparameter in the parameter groups.
 
@@ -81,16 +75,6 @@ def schedule(
     half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
     `trainer.lr_scheduler.average`; with `evaluate_averaged`, the Trainer evaluates it.
 
-    The Trainer evaluates and saves at these times, in any unit, in addition to its own strategies. `evaluate_every`,
-    `save_every`: after each period. `evaluate_at`, `save_at`: after the first step that reaches a time; one time or
-    several. `save_before`: after the last step that ends at or before a time, so that the checkpoint loads into a
-    longer run. It takes times and the names of marks, such as "decay", one or several: see `Schedule.marks`. A name
-    means the mark of the first entry that has one.
-
-    The size of the next step is not known in tokens that the Trainer counts, and in samples and tokens that `count`
-    returns. Then `save_before` saves once: after the first step that ends less than two steps before the time, where a
-    step is as large as the largest so far. It warns if no step ends there.
-
     The Trainer makes the scheduler when it trains, after the optimizer. It saves the scheduler as `scheduler.pt`, which
     is enough to resume exactly. `on_change`: how a load treats one of other schedules or of another length of the run,
     as in `timesched.bind`. `trainer.lr_scheduler.clock` is the clock of the run. A batch is one step of the optimizer:
@@ -102,10 +86,10 @@ def schedule(
     Raises `TypeError` for entries that are not schedules. Raises `ValueError` if the Trainer has a scheduler already or
     runs under DeepSpeed, for `ssr` without `max_duration`, and for times that cannot be read. Training raises
     `ValueError` before its first step for times in tokens that are not counted, in epochs of a data loader without a
-    length, or in iterations. This holds for schedules, averages, events and the length of the run. It also raises for
-    two schedules of one key, for a mark that no entry has, for a checkpoint of other schedules, for a data loader with
-    a `BatchSizeSampler`, and where `timesched.bind` does. It raises after its first batch if the Trainer found no
-    tokens to count. Warns if the Trainer ends before the schedules, by a batch or more.
+    length, or in iterations. This holds for schedules, averages and the length of the run. It also raises for two
+    schedules of one key, for a checkpoint of other schedules, for a data loader with a `BatchSizeSampler`, and where
+    `timesched.bind` does. It raises after its first batch if the Trainer found no tokens to count. Warns if the Trainer
+    ends before the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -119,14 +103,6 @@ def schedule(
         )
     _check_trainer(trainer)
     check_average(evaluate_averaged, average)
-    events = _EventCallback(
-        trainer,
-        evaluate_every=read_times("schedule.evaluate_every", evaluate_every, above=0),
-        evaluate_at=read_times("schedule.evaluate_at", evaluate_at),
-        save_every=read_times("schedule.save_every", save_every, above=0),
-        save_at=read_times("schedule.save_at", save_at),
-        save_before=_read_times_and_marks("schedule.save_before", save_before),
-    )
     if ssr != 1.0 and max_duration is None:
         raise ValueError(
             f"schedule.ssr={ssr}: it scales max_duration, which is None. Pass the length of the run before scaling."
@@ -142,7 +118,7 @@ def schedule(
         log=log,
         average=average,
     )
-    counting = _CountingCallback(trainer, options, events)
+    counting = _CountingCallback(trainer, options)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -152,7 +128,6 @@ def schedule(
     if evaluate_averaged:
         trainer.evaluate = counting.evaluate
     trainer.add_callback(counting)
-    trainer.add_callback(events)
 
 
 def _check_trainer(trainer: Trainer) -> None:
@@ -194,8 +169,8 @@ def _warn_of_arguments(args: TrainingArguments, evaluate_averaged: bool) -> None
 class _CountingCallback(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Trainer, options: Options, events: _EventCallback) -> None:
-        self.trainer, self.options, self.events = trainer, options, events
+    def __init__(self, trainer: Trainer, options: Options) -> None:
+        self.trainer, self.options = trainer, options
         # The Trainer's own methods, which the methods that replace them call.
         self.trainer_get_train_dataloader = trainer.get_train_dataloader
         self.trainer_log = trainer.log
@@ -248,9 +223,8 @@ class _CountingCallback(TrainerCallback):
         options = self.options
         average = make_average(optimizer, clock, options.average)
         average_units = set() if average is None else average.units()
-        event_units = self.events.begin(clock, options.entries, self._measured_units())
         entry_units = (schedule_units(entry.schedule, clock) for entry in options.entries)
-        units = {clock.max_duration.unit}.union(average_units, event_units, *entry_units)
+        units = {clock.max_duration.unit}.union(average_units, *entry_units)
         self._check_units(units, clock)
         counts_per_rank = options.count is not None or TimeUnit.SECOND in units  # the Trainer counts for all ranks
         clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
@@ -273,15 +247,11 @@ class _CountingCallback(TrainerCallback):
         clock.skips_data = not self.trainer.args.ignore_data_skip
         return clock
 
-    def _measured_units(self) -> set[TimeUnit]:
-        """The units whose counts are known only after a step: no conversion factor gives them."""
-        if self.options.count is not None:
-            return {TimeUnit.SAMPLE, TimeUnit.TOKEN}
-        return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
-
     def _check_units(self, units: set[TimeUnit], clock: Clock) -> None:
-        """Raise `ValueError` if a schedule, the average, an event or the length has a unit that is not counted."""
-        counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
+        """Raise `ValueError` if a schedule, the average or the length has a unit that is not counted."""
+        trainer_counts_tokens = self.trainer.args.include_num_input_tokens_seen != "no"
+        is_given = self.options.tokens_per_sample is not None or self.options.count is not None
+        counts_tokens = trainer_counts_tokens or is_given
         if TimeUnit.TOKEN in units and not counts_tokens:
             raise ValueError(
                 "tokens: the run counts them, and the Trainer does not. Set "
@@ -435,99 +405,3 @@ def _count_samples(sampler: Sized, loader: DataLoader[object], trainer: Trainer,
     if isinstance(loader, DataLoaderDispatcher):
         return len(sampler)
     return len(sampler) * ranks  # each rank has its own sampler
-
-
-@dataclass(eq=False)
-class _EventCallback(TrainerCallback):
-    """Makes the Trainer evaluate and save at times of the run: see `schedule`."""
-
-    trainer: Trainer
-    evaluate_every: list[Time]
-    evaluate_at: list[Time]
-    save_every: list[Time]
-    save_at: list[Time]
-    save_before: list[Time | str]  # a string is the name of a mark
-    last_steps: list[_LastStep] = field(default_factory=list)  # of this run, before these times and marks
-
-    def __post_init__(self) -> None:
-        for name, times in (("evaluate_every", self.evaluate_every), ("evaluate_at", self.evaluate_at)):
-            if times and self.trainer.eval_dataset is None:
-                raise ValueError(f"schedule.{name}={str(times[0])!r}: the Trainer has no eval_dataset. Give it one.")
-
-    def begin(self, clock: Clock, entries: Sequence[Binding], measured: set[TimeUnit]) -> set[TimeUnit]:
-        """Find the marks before which to save, on the clock of a run; returns the units that the events read.
-
-        `measured`: the units whose counts are known only after a step. Raises `ValueError` for a name that is not a
-        mark of an entry, and for a time in seconds before which to save.
-        """
-        marks: list[tuple[str, Time]] = []
-        for entry in entries:
-            for schedule in select_schedules(entry.schedule):
-                marks += schedule.marks(clock.horizon)
-        first_marks = dict(reversed(marks))  # of each name
-        self.last_steps = []
-        for item in self.save_before:
-            if isinstance(item, str) and item not in first_marks:
-                raise ValueError(
-                    f"schedule.save_before={item!r}: no entry has a mark of this name. Give a time, or a mark of "
-                    f"{list(first_marks)}."
-                )
-            time = first_marks[item] if isinstance(item, str) else item
-            unit = clock.horizon.locate(time, scale=False)[1]
-            if unit is TimeUnit.SECOND:
-                raise ValueError(
-                    f"schedule.save_before={str(item)!r}: the seconds of the next step are not known. Give a "
-                    f"time in batches, epochs, samples or tokens."
-                )
-            self.last_steps.append(_LastStep(time, unit in measured))
-        times = [*self.evaluate_every, *self.evaluate_at, *self.save_every, *self.save_at]
-        times += [last.time for last in self.last_steps]
-        return {clock.horizon.locate(time, scale=False)[1] for time in times}
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Request the evaluation and the checkpoint that are due after this batch."""
-        clock = self.trainer.lr_scheduler.clock
-        if any([*map(clock.every, self.evaluate_every), *map(clock.passed, self.evaluate_at)]):
-            control.should_evaluate = True
-        are_due = [last.is_due(clock) for last in self.last_steps]  # all of them see each step
-        if any([*map(clock.every, self.save_every), *map(clock.passed, self.save_at), *are_due]):
-            control.should_save = True
-
-
-def _read_times_and_marks(name: str, value: TimeLike | Iterable[TimeLike]) -> list[Time | str]:
-    """The times of an argument, and its names of marks."""
-    times_and_marks: list[Time | str] = []
-    for item in make_list(value):
-        if isinstance(item, str) and item.isidentifier():
-            times_and_marks.append(item)
-        else:
-            times_and_marks += read_times(name, item)
-    return times_and_marks
-
-
-class _LastStep:
-    """The last step of a run at or before a time. If steps are `measured`, one of the last two such steps."""
-
-    def __init__(self, time: Time, measured: bool) -> None:
-        self.time, self.measured = time, measured
-        self.largest: Exact = 0  # the largest count of a step in this run
-        self.is_over = False
-
-    def is_due(self, clock: Clock) -> bool:
-        """Return whether the clock has just counted this step, which is true once. Call it after each step."""
-        if not self.measured:
-            return clock.before(self.time)
-        count, counter = clock.horizon.place(self.time, scale=False)
-        start, end = clock.last_move(counter)
-        is_first, self.largest = not self.largest, max(self.largest, end - start)
-        self.is_over |= is_first and 0 < start <= count < start + 2 * self.largest  # the run resumes from such a step
-        is_due = not self.is_over and end <= count < end + 2 * self.largest
-        if not self.is_over and start <= count < end:
-            unit = unit_of(counter).value
-            warnings.warn(
-                f"schedule.save_before={str(self.time)!r}: no step ended shortly before this time, and nothing was "
-                f"saved; a step went from {start}{unit} to {end}{unit}. Give a time in batches, or an earlier time.",
-                stacklevel=2,
-            )
-        self.is_over |= is_due
-        return is_due

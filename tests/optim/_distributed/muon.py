@@ -307,21 +307,6 @@ def on_copies(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def clipped(case: str, folder: Path) -> None:
-    """`clip_grad_norm_` of sharded gradients: the norm is a DTensor, and the values are those of one process."""
-    norms, gradients = [], []
-    for where in (case, None):
-        params = parameters("AdamW", where)
-        optimizer = optim.AdamW(params)
-        give_gradients(params, where, 1)
-        norm = optim.clip_grad_norm_(optimizer, 0.5)
-        assert isinstance(norm, DTensor) == (where is not None)
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        gradients.append([p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in params])
-    assert torch.allclose(*norms, rtol=1e-6) and norms[1] > 1.0
-    assert all(torch.allclose(*pair, rtol=1e-6) for pair in zip(*gradients, strict=True))
-
-
 def refused(case: str, folder: Path) -> None:
     for wrong in ("world", 3):
         try:

@@ -55,7 +55,6 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("too many graphs", muon.too_many_graphs, ["NorMuon, rows"] if COMPILES else []),
         ("memory of a step", muon.memory, ["Muon, rows", "Muon, ddp"]),
         ("gathered", muon.gathered, ["NorMuon, columns"]),
-        ("clipped", muon.clipped, ["rows"]),
         ("refused", muon.refused, ["process_group"]),
         ("average", averages.sharded, averages.KINDS),
         ("average ddp", averages.ddp, averages.KINDS),
