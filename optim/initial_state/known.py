@@ -62,7 +62,7 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
                 state = ours.initial_state(p, hyperparameters)
                 if group.get("fused") and STEP in state:
                     state[STEP] = state[STEP].float()
-                elif not group.get("capturable") and kind is not asgd.ASGD:  # then torch keeps counts on the host
+                elif not (group.get("capturable") or kind is asgd.ASGD or p.is_meta):  # torch has counts on the host
                     state.update({key: x.cpu() for key, x in state.items() if key in (STEP, "mu_product")})
                 missing[p] = state
     return missing

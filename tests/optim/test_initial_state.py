@@ -86,14 +86,27 @@ def test_other_dtypes(name):
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "ASGD", "Rprop", "Adadelta"])
-def test_counts_lie_on_the_host_unless_the_step_runs_on_the_device(name):
+def test_counts_are_on_the_host_unless_the_step_runs_on_the_device(name):
     for capturable in (False, True):
-        p = Parameter(torch.ones(2, device="meta"))
-        with FakeTensorMode(allow_non_fake_inputs=True):  # any device will do for a parameter without values
+        with FakeTensorMode(allow_non_fake_inputs=True):  # which needs no such device
+            p = Parameter(torch.ones(2, device="cuda"))
             optimizer = optim.preinitialize(getattr(torch.optim, name)([p], capturable=capturable))
         on_device = capturable or name == "ASGD"  # which has its numbers on the device in any case
         for key, value in optimizer.state[p].items():
-            assert value.device.type == ("meta" if on_device or value.dim() else "cpu"), key
+            assert value.device.type == ("cuda" if on_device or value.dim() else "cpu"), key
+
+
+@pytest.mark.parametrize(("name", "arguments"), ROWS)
+def test_all_state_of_a_parameter_on_the_meta_device_is_there(name, arguments):
+    on_cpu, on_meta = Parameter(torch.ones(3, 2)), Parameter(torch.ones(3, 2, device="meta"))
+    expected, made = (
+        optim.preinitialize(getattr(torch.optim, name)([p], **arguments)).state[p] for p in (on_cpu, on_meta)
+    )
+    if name == "Adagrad":  # whose constructor has made the state already, the count on the host
+        assert made.pop("step").device.type == "cpu"
+    assert {x.device.type for x in made.values()} <= {"meta"}
+    for key, x in made.items():
+        assert (x.shape, x.dtype) == (expected[key].shape, expected[key].dtype)
 
 
 def test_the_counts_of_fused_kernels_are_in_float32():
