@@ -11,7 +11,7 @@ from optim import WeightAverage
 from optim.config.build import make_optimizer
 from optim.config.read import check_keys, read_sections
 from optim.config.resolve import resolve_optimizer
-from optim.initial_state.size import total_bytes
+from optim.initial_state import total_bytes
 from timesched.cli.schedules import make_model, read_config
 from timesched.clock import Clock
 from timesched.drawing.table import Table
