@@ -15,7 +15,7 @@ from timesched.types import ParamGroup, StateDict
 
 from .average import WeightAverage
 from .groups.parameters import remove_wrappers
-from .initial_state import preinitialize
+from .initial_state import preinitialize, require_known_class
 from .state.optimizer import Optimizer
 
 
@@ -98,8 +98,12 @@ def load_by_name(
                 _check_shapes(state, p, name)
     if not isinstance(optimizer, Optimizer):  # whose load_state_dict() copies
         states = copy.deepcopy(states)
+    # torch's Adagrad makes its state in the constructor, so parameters without saved state need initial state.
+    lacks_state = isinstance(optimizer, torch.optim.Adagrad) and len(states) < len(names_here)
+    if lacks_state:
+        require_known_class(type(optimizer), "load_by_name")  # before anything changes
     optimizer.load_state_dict({"state": states, "param_groups": groups})
-    if isinstance(optimizer, torch.optim.Adagrad):  # the one class of torch that has state before its first step
+    if lacks_state:
         preinitialize(optimizer)
     known = set(names_here)
     return LoadedByName(missing_names, [name for name in saved_names if name not in known])

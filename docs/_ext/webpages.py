@@ -31,7 +31,7 @@ WORDS = {
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "coming_from/composer": "Composer schedulers",
-    "comparison": "comparison, alternatives, optax, jax, timm, OLMo-core, Megatron-LM",
+    "comparison": "comparison, alternatives, optax, jax, timm, OLMo-core, Megatron-LM, schedule-free, schedule free",
     "comparison#names-in-other-projects": "WSDLRScheduler, names in other projects",
     "comparison#averages-of-weights": "ModelEmaV3, ema-pytorch, EMAWeightAveraging",
     "compatibility": "compatibility, supported versions, requirements, Python version, torch version",
@@ -118,7 +118,7 @@ WORDS = {
     "results": "results, which optimizer, best optimizer",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
-    "preinitialize": "preinitialize, third-party optimizers, dummy step, schedule free, schedule-free",
+    "preinitialize": "preinitialize, third-party optimizers, dummy step",
     "muon": "Muon, NorMuon, adjust_lr_fn",
     "muon_form": "Newton-Schulz, ns_coefficients, Moonlight, modded-nanogpt",
     "low_precision": "bfloat16, bf16, mixed precision, AMP, autocast, master weights, stochastic rounding",

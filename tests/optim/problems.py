@@ -180,6 +180,31 @@ def assert_same_steps(row: Row, mine: torch.optim.Optimizer, other: torch.optim.
     assert_states_close(mine, other, 1e-12, empty=row.name != "Adafactor")
 
 
+def assert_same_training(
+    untouched: torch.optim.Optimizer, early: torch.optim.Optimizer, first: int = 1, *, simple: bool = False
+) -> None:
+    """Bit for bit, though `early` has all its state before, and `untouched` has none yet. No key is added to `early`.
+
+    `simple`: all parameters have gradients from the first step on, with the strides of their parameters.
+    """
+    keys = {p: set(state) for p, state in early.state.items()}
+    for step in range(first, first + 5):
+        for optimizer in (untouched, early):
+            give_gradients(flat(optimizer), step, missing={} if simple else MISSING)
+            for p in flat(optimizer) if simple else ():
+                p.grad = torch.empty_like(p).copy_(p.grad).detach()
+            optimizer.step()
+    assert {p: set(state) for p, state in early.state.items()} == keys
+    never = {i for i, p in enumerate(flat(untouched)) if p.grad is None}
+    for key in differences(snapshot(early), snapshot(untouched)):
+        assert key[2:] == ("params",) or (key[0] == "state" and key[1] in never), key
+
+
+def held_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """The bytes of all tensors in the state."""
+    return sum(x.nbytes for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, Tensor))
+
+
 class PeakBytes(TorchDispatchMode):
     """Counts the most bytes that results of operations hold at once, in addition to the bytes of other tensors."""
 

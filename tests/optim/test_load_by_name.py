@@ -188,6 +188,28 @@ def test_named_parameter_without_saved_state(package):
     train(model, other, 0, 1)
 
 
+def test_unknown_initial_state_changes_nothing():
+    """A subclass of torch's Adagrad loads by name. Only where state is missing, its initial state must be known."""
+
+    class New(torch.optim.Adagrad):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model = make_model()
+    optimizer = New(one_group(model))
+    train(model, optimizer, 0, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = New(split(model))
+    load_by_name(other, saved)
+    assert_equal(other.state[model[0].bias]["sum"], optimizer.state[model[0].bias]["sum"])
+    del saved["state"][1]
+    train(model, other, 2, 3)
+    before = states(model, other)
+    with pytest.raises(ValueError, match="^load_by_name: the initial state of New is not known"):
+        load_by_name(other, saved)
+    assert_equal(states(model, other), before)
+
+
 def twice(saved):
     saved["param_groups"][0]["param_names"][1] = "0.weight"
 

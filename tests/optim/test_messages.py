@@ -53,6 +53,12 @@ def step_inside() -> None:
         weights.step()
 
 
+class Decayed(torch.optim.SGD):
+    def step(self, closure: object = None) -> None:
+        for group in self.param_groups:
+            torch._foreach_mul_(group["params"], 0.9)
+
+
 def parameter(dtype: torch.dtype = torch.float32) -> Parameter:
     return Parameter(torch.ones(2, dtype=dtype))
 
@@ -469,14 +475,20 @@ INITIAL_STATE: list[Row] = [
         lambda: optim.preinitialize(torch.optim.SGD),
     ),
     (
-        "preinitialize: dampening=0.5: torch's SGD adds its first gradient undampened, which no initial "
-        "buffer can do. Use optim.SGD, which computes the same, or dampening=0.",
+        "preinitialize: dampening=0.5: the first gradient enters the buffer undampened, which no initial "
+        "buffer can do. Pass dampening=0, or use optim.SGD in place of torch's SGD.",
         lambda: optim.preinitialize(torch.optim.SGD([MATRIX], lr=0.1, momentum=0.9, dampening=0.5)),
     ),
     (
         "preinitialize: the initial state of LBFGS is not known: its history grows with each step. Let it "
         "make its state in its first step.",
         lambda: optim.preinitialize(torch.optim.LBFGS([MATRIX])),
+    ),
+    (
+        "preinitialize: the initial state of Decayed is not known: its class has a step or an _init_group of its own. "
+        "Write a subclass of optim.Optimizer with a preinitialize(), or load a checkpoint with "
+        "torch.distributed.checkpoint.state_dict, which makes the state itself.",
+        lambda: optim.preinitialize(Decayed([MATRIX])),
     ),
     (
         "state_bytes.target=None: no optimizer. Pass one, or (class, params, arguments).",

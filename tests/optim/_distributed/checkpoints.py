@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from tests.optim._distributed.common import (
     shard,
     train,
 )
-from tests.optim.problems import differences, snapshot
+from tests.optim._distributed.training import assert_distributed
+from tests.optim.problems import differences, flat, snapshot
 
 # How two processes write: each its shards; the same with an entry for each value of a group; everything in one piece.
 OPTIONS = {"sharded": StateDictOptions(), "flattened": StateDictOptions(flatten_optimizer_state_dict=True)}
@@ -44,6 +46,13 @@ FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 # The other forms are read for these. (Not for SGD without momentum: set_optimizer_state_dict of torch 2.7 to 2.13 wants
 # at least one state that is no scalar, in order to see what device states are on; torch's own SGD fails there as well.)
 OTHER_FORMS = ("SGD", "Adafactor", "AdamW-groups", "AdamW-tensors", "Lamb", "Muon")
+
+# torch's own optimizers. (tests/optim/test_initial_state.py has all of them, on one process.)
+OF_TORCH: dict[str, dict[str, Any]] = {
+    **{"AdamW": {"amsgrad": True}, "Adagrad": {"initial_accumulator_value": 0.5}, "Rprop": {}},
+    **{"SGD": {"lr": 0.1, "momentum": 0.9}},
+}
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"FSDP2": shard, "DDP": nn.parallel.DistributedDataParallel}
 
 UNINTERRUPTED: dict[str, dict[int, dict[str, Tensor]]] = {}  # what this rank had in the run that saved
 
@@ -138,3 +147,44 @@ def read_full(model: nn.Module, optimizers: Optimizers, form: str, path: Path) -
     # In one call, set_state_dict, a rank that passes no model would take no part in handing it round.
     set_model_state_dict(model, there["model"], options=options)
     set_optimizer_state_dict(model, list(optimizers), there["optimizer"], options=options)
+
+
+def preinitialized(name: str, folder: Path) -> None:
+    """torch's optimizer does the same with state before the first step: it trains, saves, and loads a checkpoint."""
+    for form, wrap in WRAPPERS.items():
+        path = folder / f"preinitialized-{name}-{form}"
+        run = partial(run_of_torch, name, wrap)
+        trained, early = run(False, save_to=path), run(True)
+        for step in range(1, LAST + 1):
+            assert_alike(early[step], trained[step], 0)
+        resumed = run(True, load_from=path)
+        for step in range(STEPS, LAST + 1):
+            assert_alike(resumed[step], trained[step], 0)
+
+
+def run_of_torch(
+    name: str,
+    wrap: Callable[[nn.Module], nn.Module],
+    is_early: bool,
+    save_to: Path | None = None,
+    load_from: Path | None = None,
+) -> dict[int, dict[str, Tensor]]:
+    """What this rank has after each step. A run is saved after `STEPS` steps, or continues from there."""
+    model = wrap(Network())
+    optimizer = getattr(torch.optim, name)(model.parameters(), **OF_TORCH[name])
+    if is_early:
+        optim.preinitialize(optimizer)
+        assert len(optimizer.state) == len(flat(optimizer))
+        if wrap is shard:
+            assert_distributed([optimizer])
+    first, taken = 1, {}
+    if load_from:
+        fill(model)
+        read(model, [optimizer], "sharded", load_from)
+        first, taken[STEPS] = STEPS + 1, copies(model, [optimizer])
+    for step in range(first, LAST + 1):
+        train(model, [optimizer], step, step)
+        taken[step] = copies(model, [optimizer])
+        if save_to and step == STEPS:
+            dcp.save(content(model, [optimizer], "sharded"), checkpoint_id=save_to)
+    return taken

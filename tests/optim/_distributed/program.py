@@ -30,6 +30,7 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
     2: [
         ("ddp", training.ddp, BY_OPTIMIZER),
         ("initialised", checkpoints.initialised_by_dcp, BY_OPTIMIZER),
+        ("preinitialized", checkpoints.preinitialized, checkpoints.OF_TORCH),
         ("sharded", training.sharded, CASES),
         ("columns", training.by_columns, SOME),
         ("save", checkpoints.save, SAVING),
