@@ -6,6 +6,7 @@ Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, o
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
@@ -52,6 +53,13 @@ def take_ownership(scheduler: Bound) -> None:
     if isinstance(scheduler.clock, Clock):
         scheduler.clock.notify(scheduler)
     scheduler._accept_groups()
+
+
+def renew_initial_values(optimizer: Optimizer) -> None:
+    """Write the initial values into groups that have lost them, as by a load, before a new scheduler reads them."""
+    for scheduler in find_owners(optimizer):
+        with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
+            scheduler._target.find_again()
 
 
 def leave_clock(scheduler: Bound) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import gc
-import inspect
 import math
 import pickle
 import sys
@@ -24,7 +23,7 @@ from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
 from timesched.positions import UnsuitableRun
-from timesched.schedule import Schedule, ScheduleLike, schedule_times
+from timesched.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import EpochCounter, Exact, TimeUnit
 from timesched.time.value import Time
@@ -75,14 +74,15 @@ def evaluate(schedule: ScheduleLike, state: Moment) -> float:
     """The schedule's value at a state, with or without a ratio. Calls `reject` if the run is unsuitable."""
     function = getattr(schedule, "_current_value", schedule)  # also for schedules of values, which cannot be called
     try:
-        return float(function(state, state.ssr) if _has_ratio(schedule) else function(state))
+        positional, keyword = pass_ratio(schedule, state.ssr)
+        return float(function(state, *positional, **keyword))
     except UnsuitableRun:
         reject()
 
 
 def _has_ratio(schedule: ScheduleLike) -> bool:
     """Whether it is a function of the state and the ratio, and not only of the state."""
-    return len(inspect.signature(schedule).parameters) > 1
+    return any(pass_ratio(schedule, 1.0))
 
 
 def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
