@@ -222,6 +222,8 @@ class Horizon:
         state and the ratio of its horizon differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
+        if isinstance(own, Horizon) and ssr is None and getattr(state, "ssr", None) in (None, own.ssr):
+            return own
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
         known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
         for other in known[1:]:

@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import optim
-from tests.building import parameters, sgd, tick, values
+from tests.building import count_calls, parameters, sgd, tick, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 
@@ -374,3 +374,15 @@ def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
     with pytest.raises(ValueError, match="of parameter group 2"):
         alone.step()
     assert values(alone.optimizer)[2] == 1.0
+
+
+def test_one_bind_per_tag_costs_in_proportion_to_the_groups():
+    """So a bind of each of n groups costs n squared, and not n to the third."""
+
+    def bind_all(n):
+        optimizer, clock = sgd(*({"tags": f"tag{i}"} for i in range(n))), Clock("4ba")
+        schedulers = []
+        return lambda: [schedulers.append(bind(LinearScheduler(), optimizer, clock, tags=f"tag{i}")) for i in range(n)]
+
+    few, many = (count_calls(bind_all(n)) for n in (20, 80))
+    assert many < 16 * few
