@@ -307,6 +307,9 @@ class Frame:
 
     def between(self, start: Mark, end: Mark) -> Span:
         """The span from one mark to another, on the counter of the second. It never begins if its length is 0."""
+        for argument in (start, end):
+            if not isinstance(argument, Mark):
+                raise TypeError(f"Frame.between: {argument!r} is a count. Pass marks: end.at(count) makes one.")
         first = self.change(start.count, start.unit, end.unit)
         return Span(end.index, first, end.count - first, empty=0.0)
 
@@ -347,7 +350,8 @@ class Frame:
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
-                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time."
+                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time. To keep the last value to the end "
+                f"of the run, pass SequenceScheduler([schedule], []) in its place."
             )
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:

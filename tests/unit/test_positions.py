@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import TimeUnit
-from timesched.positions import Mark, Milestones, Period, nearest_float, stages, switch
+from timesched import Horizon, TimeUnit
+from timesched.positions import Frame, Mark, Milestones, Period, nearest_float, stages, switch
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,9 @@ def test_ten_thousand_stages(counters):
     value = stages(marks, [constant(float(k)) for k in range(10_001)])
     assert value((5000,) * counters) == 5001.0
     assert float(value((torch.tensor(5000),) * counters)) == 5001.0
+
+
+def test_between_takes_marks():
+    frame = Frame(Horizon("100ba"))
+    with pytest.raises(TypeError, match=r"Frame.between: 20 is a count. Pass marks: end.at\(count\) makes one"):
+        frame.between(frame.mark("0ba"), 20)
