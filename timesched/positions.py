@@ -350,8 +350,8 @@ class Frame:
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
-                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time. To keep the last value to the end "
-                f"of the run, pass SequenceScheduler([schedule], []) in its place."
+                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time. To keep the last value to the "
+                f"end of the run, pass SequenceScheduler([schedule], []) in its place."
             )
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
