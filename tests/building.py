@@ -1,6 +1,7 @@
 """Helpers that many tests share: small optimizers and models, their training, and the values of their groups."""
 
 import io
+import sys
 from datetime import timedelta
 from fractions import Fraction
 
@@ -101,6 +102,22 @@ def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
             scheduler.step()
         losses.append(loss.item())
     return losses
+
+
+def count_calls(function):
+    """The number of calls of Python functions while a function runs."""
+    calls = 0
+
+    def profile(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def save_and_load(value):

@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import optim
-from tests.building import parameters, sgd, tick, values
+from tests.building import count_calls, parameters, sgd, tick, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.findings import FindingWarning
 
@@ -72,6 +72,34 @@ def test_elements_of_betas_and_momentum():
     assert optimizer.param_groups[0]["momentum"] == 0.9 / 4
 
 
+RATIO_OF_FUNCTION = [
+    (lambda state, rate=0.5: rate, 0.5),  # the way in which Python fixes a loop's variable
+    (lambda state, *, rate=0.5: rate, 0.5),
+    (lambda state, rate=0.5, *more: rate + sum(more), 0.5),
+    (lambda state, rate=0.5, ssr=1.0: rate * ssr, 0.125),
+    (lambda state, *, ssr: ssr, 0.25),
+    (lambda state, ssr: ssr, 0.25),
+    (lambda state, ssr, /: ssr, 0.25),
+    (lambda state, ratio: ratio, 0.25),
+    (lambda state, *ratio: ratio[0], 0.25),
+    (lambda *arguments: arguments[1], 0.25),
+    (functools.partial(lambda rate, state: rate, 0.5), 0.5),
+    (functools.partial(lambda state, rate: rate, rate=0.5), 0.5),
+]
+
+
+@pytest.mark.parametrize(("function", "value"), RATIO_OF_FUNCTION)
+def test_the_ratio_goes_to_ssr_or_to_a_second_parameter_without_a_default(function, value):
+    """A function of the state alone refuses a ratio, and gets none."""
+    optimizer, clock = sgd(), Clock("2ba", ssr=0.25)
+    if value == 0.5:
+        with pytest.raises(ValueError, match="takes the state alone"):
+            bind(function, optimizer, clock)
+        clock = Clock("2ba")
+    bind(function, optimizer, clock)
+    assert optimizer.param_groups[0]["lr"] == value
+
+
 def returning(value):
     return lambda state: value
 
@@ -82,7 +110,7 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"key": "momentun"}, "key='momentun': parameter group 0"),
+        ({"key": "momentun"}, "key='momentun': parameter group 0 has no such key: did you mean 'momentum'"),
         ({"key": "betas[0]"}, r"key='betas\[0\]': parameter group 0"),
         ({"key": "lr[0]"}, r"key='lr\[0\]': parameter group 0 has lr=0"),
         ({"key": "nesterov"}, "key='nesterov': parameter group 0"),
@@ -100,6 +128,13 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
         *(({"clock": clock}, f"bind.clock={clock!r}: it is") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
         ({"optimizer": groups({})}, "not a torch.optim.Optimizer"),
+        ({"schedule": sgd(), "optimizer": LinearScheduler()}, r"Write bind\(schedule, optimizer, clock\)"),
+        ({"optimizer": Clock("4ba"), "clock": sgd()}, r"Write bind\(schedule, optimizer, clock\)"),
+        (
+            {"schedule": optim.lr_scheduler.LinearLR(sgd(), 1.0, 0.0, 4)},
+            "It is a scheduler, which has an optimizer already",
+        ),
+        ({"schedule": torch.optim.lr_scheduler.StepLR(sgd(), 4)}, "It is a scheduler, which has an optimizer already"),
     ],
 )
 def test_refused_before_anything_changes(arguments, words):
@@ -108,6 +143,19 @@ def test_refused_before_anything_changes(arguments, words):
     with pytest.raises((TypeError, ValueError), match=words):
         bind(**{"schedule": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
     assert optimizer.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("betas", r"has \(0.9, 0.999\), not a finite number. .* one of its elements, as in 'betas\[0\]'"),
+        ("beta1", r"no such key: did you mean 'betas\[0\]'"),
+        ("beta2", r"no such key: did you mean 'betas\[1\]'"),
+    ],
+)
+def test_the_elements_of_betas_are_named(key, words):
+    with pytest.raises(ValueError, match=words):
+        bind(LinearScheduler(), sgd(kind=torch.optim.Adam), Clock("4ba"), key=key)
 
 
 def test_two_optimizers_on_one_clock():
@@ -377,3 +425,15 @@ def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
     with pytest.raises(ValueError, match="of parameter group 2"):
         alone.step()
     assert values(alone.optimizer)[2] == 1.0
+
+
+def test_one_bind_per_tag_costs_in_proportion_to_the_groups():
+    """So a bind of each of n groups costs n squared, and not n to the third."""
+
+    def bind_all(n):
+        optimizer, clock = sgd(*({"tags": f"tag{i}"} for i in range(n))), Clock("4ba")
+        schedulers = []
+        return lambda: [schedulers.append(bind(LinearScheduler(), optimizer, clock, tags=f"tag{i}")) for i in range(n)]
+
+    few, many = (count_calls(bind_all(n)) for n in (20, 80))
+    assert many < 16 * few

@@ -344,7 +344,7 @@ def assert_warned_of_a_new_length(length, schedule, batches, lengthen, words):
         ([WSD, ConstantScheduler(0.5)], 43, "goes back from 0.4 to 0.5"),
         (CooldownScheduler(ConstantScheduler(), "10ba"), 43, "goes back from 0.8 to 1"),
         (CooldownScheduler(ConstantScheduler(), "5ba", t_start="20ba"), 43, None),  # which no length moves
-        (WSD, 51, None),  # a run that has ended
+        (WSD, 51, r"goes back from 0 to 1\."),  # after the end of the run
         (LinearScheduler(), 43, None),  # a decay of all of the run
     ],
 )
@@ -359,6 +359,14 @@ def test_a_decay_that_is_taken_back_is_said_in_a_scaled_run():
     tick(clock, 86, scheduler)  # the decay takes the last 20 of 102 batches
     with pytest.warns(UserWarning, match=r"goes back from 0\.8 to 1"):
         clock.extend("200ba")
+
+
+def test_a_decay_that_is_taken_back_in_the_second_group_alone():
+    clock = Clock("50ba")
+    scheduler = bind(WSD, sgd({}, {"tags": "head", "lr": 0.5}), clock, tags="head")
+    tick(clock, 43, scheduler)
+    with pytest.warns(UserWarning, match=r"'lr' goes back from 0\.35 to 0\.5"):
+        clock.extend("100ba")
 
 
 WITH_WARMUP = LinearWithWarmupScheduler("0.04dur")

@@ -57,7 +57,7 @@ def run_command(*arguments):
 MISTAKES = [
     # Times and clocks
     (
-        "max_duration: 12 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, sec, such as '12ep'.",
+        "max_duration: 12 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, sec, such as '12ba'.",
         lambda: Clock(12),
     ),
     ("max_duration: '100 steps' is not a time: did you mean '100ba'?", lambda: Clock("100 steps")),
@@ -91,7 +91,7 @@ MISTAKES = [
     # Schedules
     (
         "WarmupStableDecayScheduler.t_decay: 0.1 has no unit. Pass a string with one of iter, ep, ba, sp, tok, dur, "
-        "sec, such as '0.1ep'.",
+        "sec, such as '0.1dur'.",
         lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1),
     ),
     (
@@ -113,7 +113,8 @@ MISTAKES = [
     ),
     (
         "t_max 3ba must be greater than or equal to max_duration 4ba: RexScheduler(t_max='3ba', alpha_f=0.0, d=0.5) "
-        "ends before the run. Pass t_max='1dur', or a longer time.",
+        "ends before the run. Pass t_max='1dur', or a longer time. To keep the last value to the end of the run, pass "
+        "SequenceScheduler([schedule], []) in its place.",
         lambda: bind(RexScheduler("3ba"), sgd(), CLOCK),
     ),
     # Schedulers of an optimizer
@@ -132,8 +133,7 @@ MISTAKES = [
         lambda: bind(LinearScheduler(), sgd({"tags": ["a", "b"]}), CLOCK, tags="head"),
     ),
     (
-        "key='learning_rate': parameter group 0 has no such key. Pass one of its keys: dampening, differentiable, "
-        "foreach, fused, lr, maximize, momentum, nesterov, weight_decay.",
+        "key='learning_rate': parameter group 0 has no such key: did you mean 'lr'?",
         lambda: bind(LinearScheduler(), sgd(), CLOCK, key="learning_rate"),
     ),
     (

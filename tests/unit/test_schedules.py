@@ -309,3 +309,20 @@ def test_threads_share_a_schedule():
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda run: schedule.at("5ba", run), runs))
     assert found == [1 - 5 / run.max_duration.value for run in runs]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineAnnealingWithWarmupScheduler("5ba", t_max="40ba", alpha_f=0.1),
+        WarmupStableDecayScheduler("5ba", t_decay="10ba", t_max="40ba"),
+        LinearWithWarmupScheduler("5ba", t_max="40ba", alpha_f=0.25),
+    ],
+)
+def test_a_schedule_that_ends_before_the_run_keeps_its_last_value_in_a_sequence_of_one(schedule):
+    """The error names this form, which is exact: the values of a run of this length, and then the last of them."""
+    with pytest.raises(ValueError, match=r"SequenceScheduler\(\[schedule\], \[\]\) in its place"):
+        schedule.at("3ba", Horizon("100ba"))
+    held = SequenceScheduler([schedule], [])
+    for batch in range(101):
+        assert held.at(f"{batch}ba", Horizon("100ba")) == schedule.at(f"{min(batch, 40)}ba", Horizon("40ba"))

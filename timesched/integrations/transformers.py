@@ -137,6 +137,8 @@ def _check_trainer(trainer: Trainer) -> None:
             "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before "
             "train()."
         )
+    if trainer.state.global_step > 0:
+        raise ValueError("schedule.trainer: the Trainer has trained already. Call schedule() before train().")
     if trainer.lr_scheduler is not None:
         raise ValueError(
             f"schedule.trainer: the Trainer has a {type(trainer.lr_scheduler).__name__} already. Leave it out, as in "

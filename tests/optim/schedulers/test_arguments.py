@@ -201,7 +201,9 @@ ORDER = r"reaches {:g}, and the optimizer has 0.5. Pass the arguments by name"
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 20, clock=timesched.Clock("90sp", samples_per_batch=3)), 20),
         (lambda on: lr_scheduler.CosineAnnealingWarmRestarts(on, 10, 2), 10),
         (lambda on: lr_scheduler.OneCycleLR(on, initial_learning_rate=0.1, max_lr=1000), None),
-        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), None),  # ten times that of the optimizer
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), 5),  # ten times that of the optimizer
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 4.0), None),
+        (lambda on: lr_scheduler.LinearLR(on, 0.1, 5.0, 8), 5),
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 7.5), None),  # no count
         (lambda on: lr_scheduler.CosineDecayLR(on, 10, 2, 10), None),  # which torch does not have
         (lambda on: weight_decay_scheduler.OneCycleWD(on, 0.1, 1000), None),
