@@ -2,6 +2,8 @@
 
 import io
 import sys
+from datetime import timedelta
+from fractions import Fraction
 
 import torch
 
@@ -42,6 +44,19 @@ def tick(clock, batches, *schedulers, **amounts):
         clock.tick(**amounts)
         for scheduler in schedulers:
             scheduler.step()
+
+
+def counts(clock, batches_per_epoch):
+    """Where a clock is in each unit, as rational numbers, from its counters alone."""
+    stamp, end = clock.timestamp, clock.max_duration
+    found = {
+        "ba": Fraction(stamp.batch.value),
+        "sp": Fraction(stamp.sample.value),
+        "tok": Fraction(stamp.token.value),
+        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, batches_per_epoch),
+        "sec": Fraction(stamp.total_wct // timedelta(microseconds=1), 10**6),
+    }
+    return found | {"dur": found[end.unit.value] / end.exact}
 
 
 def update(*optimizers):
