@@ -237,7 +237,7 @@ MISTAKES = [
     ),
     # The command line
     (
-        "timesched show: 'LinearSheduler': no schedule has this name. Did you mean 'LinearScheduler' or "
+        "timesched show: SCHEDULE: there is no scheduler 'LinearSheduler': did you mean 'LinearScheduler' or "
         "'ChainedScheduler' or 'LinearLR'?",
         lambda: run_command("show", "LinearSheduler", "--max-duration", "9ba"),
     ),
