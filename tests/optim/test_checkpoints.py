@@ -5,10 +5,16 @@ import copy
 
 import pytest
 import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import optim
 from optim.base.hyperparameters import HYPERPARAMETERS, Number, rule_table
+from tests.optim._distributed.checkpoints import with_keys_of
 from tests.optim.problems import (
     assert_states_close,
     differences,
@@ -176,6 +182,44 @@ def test_the_distributed_checkpoint_finds_parameters_by_their_names():
     assert other.param_groups[0]["param_names"] == ["1.weight", "0.weight"]
     for i, p in enumerate(model.parameters()):
         torch.testing.assert_close(other.state[p]["exp_avg"], torch.full((3, 3), 0.1 * (i + 1)))
+
+
+SAME_STATE = [row for row in FULLEST if is_in_torch(row) and row.name != "SGD"] + [BY_ID["SGD-momentum"]]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("full", [False, True], ids=["sharded", "full"])
+@pytest.mark.parametrize("row", SAME_STATE, ids=lambda row: row.name)
+@pytest.mark.parametrize(("source", "target"), [(theirs, ours), (ours, theirs)], ids=["from torch", "to torch"])
+def test_a_distributed_checkpoint_of_torchs_class(row, source, target, full, tmp_path):
+    """From a file and from a dict. Their groups have different keys, which both ways leave out."""
+    options, planner = StateDictOptions(full_state_dict=full), dcp.DefaultLoadPlanner(allow_partial_load=True)
+    models = [torch.nn.Linear(3, 4, dtype=torch.float64) for _ in range(3)]
+    with torch.no_grad():
+        for p in torch.nn.ModuleList(models).parameters():
+            p.fill_(0.5)
+    (model, one), *others = [
+        (model, make(row, list(model.parameters()))) for model, make in zip(models, (source, target, target))
+    ]
+    run(one, flat(one), 1, 3)
+    saved = copy.deepcopy(get_optimizer_state_dict(model, one, options=options))
+    dcp.save(saved, checkpoint_id=tmp_path)
+    (model, from_file), (last, from_dict) = others
+    there = get_optimizer_state_dict(model, from_file, options=options)
+    dcp.load(there, checkpoint_id=tmp_path, planner=planner)
+    set_optimizer_state_dict(model, from_file, there, options=options)
+    own = get_optimizer_state_dict(last, from_dict)
+    set_optimizer_state_dict(last, from_dict, with_keys_of(own, saved), options=options)
+    for other in (from_file, from_dict):
+        with torch.no_grad():
+            torch._foreach_copy_(flat(other), flat(one))
+    for optimizer in (one, from_file, from_dict):
+        run(optimizer, flat(optimizer), 4, 8)
+    # A load casts torch's mu_product, which it made in float32, to float64.
+    bound = 1e-6 if row.name == "NAdam" and target is theirs else BOUND
+    for other in (from_file, from_dict):
+        assert_states_close(*((other, one) if target is ours else (one, other)), bound)
+        assert set(other.param_groups[0]) == set(target(row, parameters(row.name)).param_groups[0])
 
 
 def test_groups_that_share_a_tensor_load_different_values():
