@@ -80,12 +80,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        check_group(self.hyper, defaults, f"{type(self).__name__}.")
         if not isinstance(params, (Tensor, Iterable)):
             raise TypeError(
                 f"{type(self).__name__}.params={params!r}: it must be a list or iterator. Pass the parameters, or "
                 "dicts with the key 'params'."
             )
-        check_group(self.hyper, defaults, f"{type(self).__name__}.")
         super().__init__(params, defaults)
         self._is_ready = True
         self._keeper.keep(self, self.fresh_state(self.param_groups))

@@ -105,6 +105,10 @@ OPTIMIZERS: list[Row] = [
         lambda: optim.AdamW([parameter()], lr=-1),
     ),
     (
+        "SGD.momentum=-0.5: it must be a finite number at least 0. Pass 0.001, for example.",
+        lambda: optim.SGD(None, lr=0.1, momentum=-0.5),  # as torch, which also reads the numbers first
+    ),
+    (
         "AdamW.lr='1e-3': it must be a finite number at least 0. Pass 0.001, for example.",
         lambda: optim.AdamW([parameter()], lr="1e-3"),
     ),
