@@ -75,8 +75,9 @@ class WeightAverage(Optimizer):
             `half_life`. Default: None, the time of construction, or when a group is added.
         optimizer: an optimizer of `optim`, whose master weights are averaged instead of bfloat16 parameters. Default:
             None.
-        buffers: a module whose buffers are averaged, too: its floating-point buffers that are persistent, and finite at
-            construction. They are one more group, after the groups of `params`. Default: None, no buffers.
+        buffers: a module whose running statistics are averaged, too: its persistent floating-point buffers whose own
+            name begins with `running_`, as in batch norms. They are one more group, after the groups of `params`. All
+            other buffers keep their present values. Default: None, no buffers.
 
     Raises:
         TypeError, ValueError: `clock` is no Clock, `optimizer` is not from `optim`, `buffers` is no module, or
@@ -134,7 +135,7 @@ class WeightAverage(Optimizer):
         self._place(self.half_life)
         self._place(self.start)
         super().__init__(params, {})
-        averaged = {} if buffers is None else _select_buffers(buffers)
+        averaged = _select_buffers(buffers)
         if averaged:  # they have names if the parameters have names
             has_names = "param_names" in self.param_groups[0]
             self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
@@ -322,8 +323,9 @@ class WeightAverage(Optimizer):
         inside and outside of the block. Afterwards each weight has its parameter's present dtype and device.
 
         Args:
-            model: the model that is evaluated. FSDP modules drop their gathered parameters at both ends of the block.
-                Default: None, only if no parameter is a DTensor.
+            model: the model that is evaluated. Its persistent buffers, and those of `buffers`, have their values again
+                after the block, unless they were replaced. FSDP modules drop their gathered parameters at both ends of
+                the block. Default: None, only if no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.
@@ -340,6 +342,8 @@ class WeightAverage(Optimizer):
                 "model, as in average.swapped(model)."
             )
         weights = [x.clone() for x in _present_shards(self)]  # all before the first write: they may share storage
+        buffers = [*_persistent_buffers(self.buffers).values(), *_persistent_buffers(model).values()]
+        copies = [buffer.clone() for buffer in buffers]
         hook = register_optimizer_step_pre_hook(self._check_step)
         self._is_swapped = True
         swapped_averages.append(self)
@@ -351,6 +355,8 @@ class WeightAverage(Optimizer):
             self._is_swapped = False
             swapped_averages.remove(self)
             hook.remove()
+            for buffer, copy in zip(buffers, copies):  # the block may have computed other statistics
+                buffer.copy_(copy)
             self._replace_moved_buffers()
             _write_parameters(self, weights)
             _drop_gathered(model)
@@ -411,15 +417,23 @@ def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
-def _select_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Select the buffers to average, by name. The average of an infinity, as in a mask, would be NaN."""
-    averaged = {}
-    for name, buffer in module.named_buffers():
+def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
+    """The buffers of a module that its state dict has, by name."""
+    buffers = {}
+    for name, buffer in module.named_buffers() if module is not None else ():
         path, _, own_name = name.rpartition(".")
-        is_saved = own_name not in module.get_submodule(path)._non_persistent_buffers_set
-        if is_saved and buffer.is_floating_point() and (buffer.is_meta or buffer.isfinite().all()):
-            averaged[name] = buffer
-    return averaged
+        if own_name not in module.get_submodule(path)._non_persistent_buffers_set:
+            buffers[name] = buffer
+    return buffers
+
+
+def _select_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
+    """Select the buffers to average, by name: running statistics. The average of unit vectors is no unit vector."""
+    statistics = {}
+    for name, buffer in _persistent_buffers(module).items():
+        if name.rpartition(".")[2].startswith("running_") and buffer.is_floating_point():
+            statistics[name] = buffer
+    return statistics
 
 
 def _average_dtype(p: Tensor) -> torch.dtype:
