@@ -24,6 +24,7 @@ from timesched.types import ParamGroup, StateDict
 
 from .base.hyperparameters import Choice, Number, rule_table
 from .base.sharding import distribution, local_shard
+from .state.checkpoint import parameter_names
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer, swapped_averages
@@ -377,11 +378,21 @@ class WeightAverage(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
-        saved, present = len(state_dict.get("param_groups", self.param_groups)), len(self.param_groups)
-        if saved != present:
+        groups = state_dict.get("param_groups", self.param_groups)
+        if len(groups) != len(self.param_groups):
             raise ValueError(
-                f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
-                f"{present}. Construct it with the saved groups, and with buffers= if buffers were saved."
+                f"WeightAverage.load_state_dict(): the state has {len(groups)} parameter groups, and this average has "
+                f"{len(self.param_groups)}. Construct it with the saved groups, and with buffers= if buffers were saved."
+            )
+        numbers = list(chain.from_iterable(group.get("params", ()) for group in groups))
+        names = parameter_names(groups) or numbers
+        states = state_dict.get("state", dict.fromkeys(numbers, "not known"))  # without this key, the load raises
+        lacking = [str(name) for number, name in zip(numbers, names) if not states.get(number)]
+        if lacking:
+            raise ValueError(
+                f"WeightAverage.load_state_dict(): the state lacks the average of the parameters {', '.join(lacking)}. "
+                "torch's set_optimizer_state_dict drops it if a parameter is frozen. Pass the average itself to "
+                "torch.distributed.checkpoint, as 'average': average, or set requires_grad around the load."
             )
         super().load_state_dict(state_dict)
 

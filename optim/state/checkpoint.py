@@ -49,8 +49,8 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[Pa
             f"{name}: the state dict has {len(saved)} parameter groups, but this optimizer has {len(groups)}. Build "
             "the optimizer with the saved groups."
         )
-    names = _parameter_names(groups)
-    for i, (name_here, saved_name) in enumerate(zip(names, _parameter_names(saved))):
+    names = parameter_names(groups)
+    for i, (name_here, saved_name) in enumerate(zip(names, parameter_names(saved))):
         if name_here != saved_name and saved_name in names:
             raise ValueError(
                 f"{name}: parameter {i} is {name_here!r} here, but {saved_name!r} in the state dict. Build the "
@@ -62,7 +62,7 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[Pa
     ]
 
 
-def _parameter_names(groups: Any) -> list[Any]:
+def parameter_names(groups: Any) -> list[Any]:
     """The names of the parameters, in order. torch.distributed.checkpoint puts them in place of the numbers."""
     pairs = chain.from_iterable(zip(group.get("params", ()), group.get("param_names", ())) for group in groups)
     return [number if isinstance(number, str) else name for number, name in pairs]
@@ -118,7 +118,7 @@ def _read_states(
         groups = [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
         return optimizer.fresh_state(groups)
 
-    names = _parameter_names(optimizer.param_groups)  # empty if the parameters have no names
+    names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
     for group, new_values in zip(optimizer.param_groups, loaded):
         for p in group["params"]:

@@ -370,6 +370,41 @@ def test_saved_and_loaded(half_life, form):
     assert loaded.param_groups[0]["begun"] is True
 
 
+@pytest.mark.parametrize("form", ["torch", "names", "flattened", "nested"])
+def test_a_state_without_the_average_of_a_parameter(form):
+    """torch's checkpoints drop the entries of frozen parameters. The cures of the error load all averages."""
+
+    def made(frozen=True):
+        model = torch.nn.Linear(2, 1)
+        model.weight.requires_grad_(not frozen)
+        params = model.named_parameters() if form == "names" else model.parameters()
+        return model, optim.WeightAverage(params, Clock("10ba"), half_life="1ba")
+
+    model, average = made()
+    for _ in range(2):
+        model.weight.detach().add_(1.0)
+        average.clock.tick()
+        average.step()
+    other, loaded = made()
+    before = averages(loaded)
+    in_checkpoint = form in ("flattened", "nested")
+    options = StateDictOptions(flatten_optimizer_state_dict=form == "flattened")
+    saved = get_optimizer_state_dict(model, average, options=options) if in_checkpoint else average.state_dict()
+    if not in_checkpoint:
+        del saved["state"][0]
+    with pytest.raises(ValueError, match=r"(weight|parameters 0)\. torch's.*'average': average, or set requires_grad"):
+        set_optimizer_state_dict(other, loaded, saved, options=options) if in_checkpoint else loaded.load_state_dict(saved)
+    assert equal(averages(loaded), before)
+    with pytest.raises(ValueError, match="average"):
+        loaded.load_state_dict({**average.state_dict(), "state": {}})
+    if in_checkpoint:
+        other.weight.requires_grad_(True)
+        set_optimizer_state_dict(other, loaded, saved, options=options)
+    else:
+        loaded.load_state_dict(average.state_dict())
+    assert equal(averages(loaded), averages(average))
+
+
 def test_epochs_of_another_length():
     """Resumed in the middle of an epoch with twice the batch: half as many batches, the same share is done."""
     clock, weight = Clock("4ep", batches_per_epoch=8), parameter(1.0)
