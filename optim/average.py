@@ -70,8 +70,8 @@ class WeightAverage(Optimizer):
         clock: the clock of the run. Call `clock.tick()` before `step()`.
         half_life: a time above 0, after which the weights count half (an exponential average), in any unit that the
             clock counts, or in `dur`. Or a number above 0, the half-life as a share of the time since the start: 0.05
-            is 5 % of the time so far, while "0.05dur" is 5 % of the run. ln(2) is the mean. Default: None, the mean of
-            all weights since the start.
+            is 5 % of the time so far, while "0.05dur" is 5 % of the run. ln(2) is the mean. A number from 0.9 to below
+            1 is an error, since it is probably a decay. Default: None, the mean of all weights since the start.
         start: when the average begins, a time of 0 or more. The ratio of the clock changes neither `start` nor
             `half_life`. Default: None, the time of construction, or when a group is added.
         optimizer: an optimizer of `optim`, whose master weights are averaged instead of bfloat16 parameters. Default:
@@ -411,6 +411,13 @@ def _read_half_life(half_life: object) -> Any:
             raise ValueError(
                 f"WeightAverage.half_life={half_life!r}: it is not finite and above 0. Pass a share of the time so "
                 "far, such as 0.05, or a time with its unit, such as '200Mtok'."
+            )
+        if 0.9 <= half_life < 1:  # a share that nobody needs, and a usual decay
+            batches = round(math.log(0.5) / math.log(half_life))
+            raise ValueError(
+                f"WeightAverage.half_life={half_life!r}: as a share, it would average over most of the run. For a decay "
+                f"of {half_life!r} in each batch, pass '{batches}ba'. For a share of the time so far, pass less than "
+                "0.9, such as 0.05."
             )
         return float(half_life)
     time = Time.from_input(half_life)

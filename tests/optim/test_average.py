@@ -764,6 +764,7 @@ ERRORS = [
     (lambda p, c: optim.WeightAverage(p, None), "WeightAverage.clock=None"),
     (lambda p, c: optim.WeightAverage(p, c, half_life=0), "WeightAverage.half_life=0:"),
     (lambda p, c: optim.WeightAverage(p, c, half_life=math.inf), "WeightAverage.half_life=inf:"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=0.9), "0.9 in each batch, pass '7ba'. For a share"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="0ba"), "WeightAverage.half_life='0ba'"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="200"), "'200' has no unit"),
     (lambda p, c: optim.WeightAverage(p, c, start="-1ba"), "WeightAverage.start='-1ba'"),

@@ -417,6 +417,11 @@ AVERAGES: list[Row] = [
         lambda: average(half_life=0.0),
     ),
     (
+        "WeightAverage.half_life=0.999: as a share, it would average over most of the run. For a decay of 0.999 in "
+        "each batch, pass '693ba'. For a share of the time so far, pass less than 0.9, such as 0.05.",
+        lambda: average(half_life=0.999),
+    ),
+    (
         "WeightAverage.half_life='0ba': it is not above 0. Pass a longer time.",
         lambda: average(half_life="0ba"),
     ),
