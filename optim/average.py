@@ -202,6 +202,8 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
+        groups = [group for group in self.param_groups if group is not self._buffer_group]  # these follow their module
+        self.check_not_all_on_meta(chain.from_iterable(group["params"] for group in groups))
         self._replace_moved_buffers()
         self._keeper.follow(self)
         for unit in self.units():

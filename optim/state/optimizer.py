@@ -207,6 +207,18 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if self._is_ready:
             self._keeper.keep(self, new_states)
 
+    def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
+        """Raise `RuntimeError` for a step that can train nothing, as after `model.to_empty()` replaced the parameters."""
+        found = None
+        for found in params:
+            if not found.is_meta or found.grad is not None:
+                return
+        if found is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}: all parameters are on the meta device, and none has a gradient. "
+                f"model.to_empty() replaces the parameters of a model. Make the {type(self).__name__} after it."
+            )
+
     # Hyperparameters as tensors
 
     def hold_tensors(self) -> None:

@@ -240,6 +240,8 @@ class RuleOptimizer(Optimizer):
             return loss
         self._keeper.follow(self)
         active = [p for p in self._all_parameters() if p.grad is not None]
+        if not active:
+            self.check_not_all_on_meta(self._all_parameters())
         self._prepare_compiled_step(active)
         # Each stage returns the work that it leaves to the next stage.
         works = self.step_shared(self.gather())

@@ -245,6 +245,23 @@ def test_dtypes(dtype, kept):
     assert average.state[weight]["average"][0].item().real == pytest.approx(expected, rel=2e-7)
 
 
+@pytest.mark.parametrize("has_buffers", [False, True])
+def test_made_on_meta_before_to_empty(has_buffers):
+    """The model has other parameters then. Buffers are those of the module at any time."""
+    model = normed_model().to("meta")
+    clock = Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, buffers=model if has_buffers else None)
+    model.to_empty(device="cpu")
+    clock.tick()
+    with pytest.raises(RuntimeError, match="Make the WeightAverage after it"):
+        average.step()
+    assert average.param_groups[0]["last_batch"] == 0
+    average = optim.WeightAverage(model.parameters(), clock, buffers=model if has_buffers else None)
+    clock.tick()
+    average.step()
+    assert average.param_groups[0]["last_batch"] == 2
+
+
 def test_a_nan_before_the_start_does_not_stay():
     clock, weight = Clock("100ba"), parameter(math.nan)
     average = optim.WeightAverage([weight], clock, half_life="5ba", start="3ba")
