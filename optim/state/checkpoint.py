@@ -80,6 +80,11 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
     rule = optimizer.algorithm_of(group)
     lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
+    if lacking and not group["params"]:
+        raise ValueError(
+            f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses the "
+            "values of such a group, unless it is the last group. Put it last, or leave it out."
+        )
     if lacking and rule.hyper:
         raise ValueError(f"{where}it lacks {_join_names(lacking)}. Load it into the class that saved it, not {name}.")
     if unexpected and rule.hyper:
@@ -191,6 +196,11 @@ def _require_fit(value: Any, current: object, where: str) -> Any:
     """Return `value` if it can be written into `current`; otherwise raise `ValueError`."""
     if not isinstance(current, Tensor):
         return value
+    if isinstance(value, Mapping):  # what torch's set_optimizer_state_dict makes of a key that is not there
+        raise ValueError(
+            f"{where}the flattened state dict has no value for it. Load a state dict that has this parameter, from an "
+            "optimizer that is built like this one."
+        )
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value

@@ -2,6 +2,7 @@
 does not fit is refused, and the optimizer is left as it was, bit for bit."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -220,6 +221,27 @@ def test_a_distributed_checkpoint_of_torchs_class(row, source, target, full, tmp
     for other in (from_file, from_dict):
         assert_states_close(*((other, one) if target is ours else (one, other)), bound)
         assert set(other.param_groups[0]) == set(target(row, parameters(row.name)).param_groups[0])
+
+
+def test_what_torchs_checkpoints_leave_out():
+    """Of a flattened dict a parameter that it does not have, and of another the values of a group without parameters."""
+    flattened = StateDictOptions(flatten_optimizer_state_dict=True)
+    model = torch.nn.Linear(3, 2)
+    saved = get_optimizer_state_dict(model, optim.AdamW([model.weight]), options=flattened)
+    other = optim.AdamW(model.parameters())
+    before = snapshot(other)
+    words = "AdamW: state of parameter 1, of shape (2,): step: the flattened state dict has no value for it. Load a"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        set_optimizer_state_dict(model, other, saved, options=flattened)
+    assert not differences(before, snapshot(other))
+    full, empty = {"params": list(model.parameters())}, {"params": [], "lr": 0.3}
+    made = [optim.AdamW([dict(group) for group in groups]) for groups in ((full, empty), (empty, full))]
+    saved, first = (get_optimizer_state_dict(model, optimizer) for optimizer in made)
+    set_optimizer_state_dict(model, made[0], saved)
+    assert made[0].param_groups[1]["lr"] == 0.3
+    words = "group 0 of the state dict: it has no parameters, and lacks 'betas', 'eps', 'lr', 'weight_decay'. "
+    with pytest.raises(ValueError, match=f"{re.escape(words)}.* Put it last, or leave it out"):
+        set_optimizer_state_dict(model, made[1], first)
 
 
 def test_groups_that_share_a_tensor_load_different_values():
