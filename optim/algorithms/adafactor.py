@@ -97,6 +97,7 @@ class Adafactor(RuleOptimizer):
     )
     structural = ("relative_step",)
     elementwise = False
+    decouples_weight_decay = True
     matrices_apart = True
 
     def __init__(

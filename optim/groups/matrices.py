@@ -14,7 +14,7 @@ from .parameters import NamedParameter
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
 INPUTS_FIRST = re.compile(r".*Llama4TextExperts")  # (experts, inputs, outputs), without the attribute `is_transposed`
-FUSED = re.compile(r".*qkv.*|query_key_value|c_attn")  # names of layers
+FUSED = re.compile(r".*qkv.*|query_key_value|c_attn|gate_up_proj|w1[23]")  # names of layers, and of stacks of experts
 ATTENTION = re.compile(r".*(Attention|Attn|MHA).*")
 
 
@@ -73,6 +73,9 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
     if issubclass(owner, nn.MultiheadAttention):
         settings = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
         return Decision("muon", owner.__name__, settings)
+    if issubclass(owner, _ConvNd) and shape[1] == 1:  # each row is the filter of one channel
+        if issubclass(owner, nn.Conv1d) or parameter.path[-1].groups > 1:  # others have one input, such as a grey image
+            return Decision("adamw", "depthwise convolution")
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):
         return Decision("muon", owner.__name__, {"flatten": True})
     if issubclass(owner, nn.Linear):
@@ -104,8 +107,14 @@ def _is_in_router(parameter: NamedParameter) -> bool:
 
 
 def _is_fused(parameter: NamedParameter) -> bool:
-    """Whether the name of a linear layer says that it computes queries, keys and values together."""
-    if not parameter.modules or not isinstance(parameter.path[-1], nn.Linear):
+    """Whether the name of a linear layer, or of a stack of experts, says that it computes several projections together.
+
+    If the rows are inputs, the projections are blocks of columns, which nothing can split.
+    """
+    owner, attribute = parameter.path[-1], next(iter(parameter.owners))[1]
+    if EXPERTS.fullmatch(type(owner).__name__) and not is_transposed(parameter):
+        return bool(FUSED.fullmatch(attribute))
+    if not parameter.modules or not isinstance(owner, nn.Linear):
         return False
     parent, name, _ = parameter.modules[-1]
     return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))

@@ -53,6 +53,23 @@ def remove_wrappers(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
+def find_excluded(model: object) -> set[int]:
+    """The ids of the parameters that their model excludes from weight decay.
+
+    These have the attribute `_no_weight_decay`, as in Mamba, or their name is in the `no_weight_decay()` of a module, as
+    in timm.
+    """
+    excluded: set[int] = set()
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        excluded |= {id(p) for p in module.parameters(recurse=False) if getattr(p, "_no_weight_decay", False)}
+        if callable(getattr(module, "no_weight_decay", None)):
+            names = set(module.no_weight_decay())
+            for name, p in module.named_parameters(remove_duplicate=False):
+                if remove_wrappers(name) in names:
+                    excluded.add(id(p))
+    return excluded
+
+
 @cache
 def is_norm_or_bias(owner: Owner) -> bool:
     """Whether a parameter of this name, in a module of this type, is a bias or a parameter of a norm."""
