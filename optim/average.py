@@ -381,15 +381,16 @@ class WeightAverage(Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
         groups = state_dict.get("param_groups", self.param_groups)
-        if len(groups) != len(self.param_groups):
+        saved, present = len(groups), len(self.param_groups)
+        if saved != present:
             raise ValueError(
-                f"WeightAverage.load_state_dict(): the state has {len(groups)} parameter groups, and this average has "
-                f"{len(self.param_groups)}. Construct it with the saved groups, and with buffers= if buffers were saved."
+                f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
+                f"{present}. Construct it with the saved groups, and with buffers= if buffers were saved."
             )
         numbers = list(chain.from_iterable(group.get("params", ()) for group in groups))
-        names = parameter_names(groups) or numbers
-        states = state_dict.get("state", dict.fromkeys(numbers, "not known"))  # without this key, the load raises
-        lacking = [str(name) for number, name in zip(numbers, names) if not states.get(number)]
+        pairs = zip(numbers, parameter_names(groups) or numbers)
+        states = state_dict.get("state")
+        lacking = [str(name) for number, name in pairs if states is not None and not states.get(number)]
         if lacking:
             raise ValueError(
                 f"WeightAverage.load_state_dict(): the state lacks the average of the parameters {', '.join(lacking)}. "
@@ -414,12 +415,12 @@ def _read_half_life(half_life: object) -> Any:
                 f"WeightAverage.half_life={half_life!r}: it is not finite and above 0. Pass a share of the time so "
                 "far, such as 0.05, or a time with its unit, such as '200Mtok'."
             )
-        if 0.9 <= half_life < 1:  # a share that nobody needs, and a usual decay
+        if 0.9 <= half_life < 1:  # a usual decay, and a share that nobody needs
             batches = round(math.log(0.5) / math.log(half_life))
             raise ValueError(
-                f"WeightAverage.half_life={half_life!r}: as a share, it would average over most of the run. For a decay "
-                f"of {half_life!r} in each batch, pass '{batches}ba'. For a share of the time so far, pass less than "
-                "0.9, such as 0.05."
+                f"WeightAverage.half_life={half_life!r}: as a share, it would average over most of the run. For a "
+                f"decay of {half_life!r} in each batch, pass '{batches}ba'. For a share of the time so far, pass less "
+                "than 0.9, such as 0.05."
             )
         return float(half_life)
     time = Time.from_input(half_life)
@@ -439,8 +440,10 @@ def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
     """The buffers of a module that its state dict has, by name."""
-    buffers = {}
-    for name, buffer in module.named_buffers() if module is not None else ():
+    buffers: dict[str, Tensor] = {}
+    if module is None:
+        return buffers
+    for name, buffer in module.named_buffers():
         path, _, own_name = name.rpartition(".")
         if own_name not in module.get_submodule(path)._non_persistent_buffers_set:
             buffers[name] = buffer

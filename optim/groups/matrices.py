@@ -73,9 +73,8 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
     if issubclass(owner, nn.MultiheadAttention):
         settings = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
         return Decision("muon", owner.__name__, settings)
-    if issubclass(owner, _ConvNd) and shape[1] == 1:  # each row is the filter of one channel
-        if issubclass(owner, nn.Conv1d) or parameter.path[-1].groups > 1:  # others have one input, such as a grey image
-            return Decision("adamw", "depthwise convolution")
+    if _is_depthwise(parameter):
+        return Decision("adamw", "depthwise convolution")
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):
         return Decision("muon", owner.__name__, {"flatten": True})
     if issubclass(owner, nn.Linear):
@@ -86,6 +85,14 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
         transposed = getattr(parameter.path[-1], "is_transposed", INPUTS_FIRST.fullmatch(owner.__name__))
         return Decision("muon", "experts", {"transposed": True} if transposed else {})
     return Decision(None, "")
+
+
+def _is_depthwise(parameter: NamedParameter) -> bool:
+    """Whether each row of a convolution's weight is the filter of one channel. (A grey image has one channel, too.)"""
+    owner: Any = parameter.path[-1]
+    if not isinstance(owner, _ConvNd) or isinstance(owner, _ConvTransposeNd) or parameter.tensor.shape[1] != 1:
+        return False
+    return owner.groups > 1 or isinstance(owner, nn.Conv1d)
 
 
 def is_transposed(parameter: NamedParameter) -> bool:

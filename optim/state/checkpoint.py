@@ -82,8 +82,8 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
     if lacking and not group["params"]:
         raise ValueError(
-            f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses the "
-            "values of such a group, unless it is the last group. Put it last, or leave it out."
+            f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses "
+            "the values of such a group, unless it is the last group. Put it last, or leave it out."
         )
     if lacking and rule.hyper:
         raise ValueError(f"{where}it lacks {_join_names(lacking)}. Load it into the class that saved it, not {name}.")

@@ -208,7 +208,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             self._keeper.keep(self, new_states)
 
     def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
-        """Raise `RuntimeError` for a step that can train nothing, as after `model.to_empty()` replaced the parameters."""
+        """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
         found = None
         for found in params:
             if not found.is_meta or found.grad is not None:

@@ -410,7 +410,10 @@ def test_a_state_without_the_average_of_a_parameter(form):
     if not in_checkpoint:
         del saved["state"][0]
     with pytest.raises(ValueError, match=r"(weight|parameters 0)\. torch's.*'average': average, or set requires_grad"):
-        set_optimizer_state_dict(other, loaded, saved, options=options) if in_checkpoint else loaded.load_state_dict(saved)
+        if in_checkpoint:
+            set_optimizer_state_dict(other, loaded, saved, options=options)
+        else:
+            loaded.load_state_dict(saved)
     assert equal(averages(loaded), before)
     with pytest.raises(ValueError, match="average"):
         loaded.load_state_dict({**average.state_dict(), "state": {}})
@@ -490,7 +493,8 @@ def test_which_buffers():
     planned = copy.deepcopy(model).to("meta")  # where no value is known
     assert len(optim.WeightAverage(planned.parameters(), Clock("10ba"), buffers=planned).param_groups[1]["params"]) == 4
     named = optim.WeightAverage(model.named_parameters(), Clock("10ba"), buffers=model)
-    assert named.param_groups[1]["param_names"] == ["0.running_level", "1.running_mean", "1.running_var", "1.running_short"]
+    names = ["0.running_level", "1.running_mean", "1.running_var", "1.running_short"]
+    assert named.param_groups[1]["param_names"] == names
 
 
 def test_swapped_buffers():

@@ -224,7 +224,7 @@ def test_a_distributed_checkpoint_of_torchs_class(row, source, target, full, tmp
 
 
 def test_what_torchs_checkpoints_leave_out():
-    """Of a flattened dict a parameter that it does not have, and of another the values of a group without parameters."""
+    """Of a flattened dict a parameter that it lacks, and of another the values of a group without parameters."""
     flattened = StateDictOptions(flatten_optimizer_state_dict=True)
     model = torch.nn.Linear(3, 2)
     saved = get_optimizer_state_dict(model, optim.AdamW([model.weight]), options=flattened)

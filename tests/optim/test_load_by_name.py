@@ -286,7 +286,8 @@ def test_full_and_sharded(maker, saves_sharded, mesh):
     saved = made(saves_sharded).state_dict()
     other = made(not saves_sharded)
     before = {key: id(x) for state in other.state.values() for key, x in state.items()}
-    with pytest.raises(ValueError, match=r"'weight'.* distributed as .*(Shard both or neither|distributed differently)"):
+    words = r"'weight'.* distributed as .*(Shard both or neither|distributed differently)"
+    with pytest.raises(ValueError, match=words):
         load_by_name(other, saved)
     assert before == {key: id(x) for state in other.state.values() for key, x in state.items()}
     same = made(saves_sharded)
