@@ -297,7 +297,7 @@ CALLS = [
         ["show", "Linear(min_lr=0.1)", *LINEAR[1:]],
         "has no argument 'min_lr': did you mean 'alpha_f'? There are alpha_i",
     ),
-    (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2000ba'?"),
+    (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2Kba'?"),
     (
         ["show", "noam", *LINEAR[1:]],
         'Did you mean InverseSquareRootWithWarmupScheduler("10ba", t_',
@@ -383,6 +383,24 @@ def test_pictures(capsys, monkeypatch, tmp_path):
         assert path.read_bytes().startswith(start)
 
 
+TWO_KEYS = PLAIN + "- CosineAnnealingScheduler: {}\n- LinearScheduler: {key: weight_decay}\n"
+
+
+def test_each_key_of_a_config_has_its_own_panel(config, capsys, tmp_path, monkeypatch):
+    """On one axis, a learning rate would be a flat line below a weight decay."""
+    monkeypatch.setenv("COLUMNS", "60")
+    path = config(TWO_KEYS)
+    _, out, _ = run(capsys, "plot", path)
+    first, second = out.split("\n\n")
+    assert first.startswith("lr\n") and second.startswith("weight_decay\n")
+    assert first.count("batches") == second.count("batches") == 1
+    pyplot = pytest.importorskip("matplotlib.figure")
+    panels = []
+    monkeypatch.setattr(pyplot.Figure, "savefig", lambda figure, *_, **__: panels.extend(figure.axes))
+    run(capsys, "plot", path, "--out", str(tmp_path / "picture.png"))
+    assert [axes.get_ylabel() for axes in panels] == ["learning rate", "weight_decay"]
+
+
 # check
 
 SEQUENCE = """
@@ -429,6 +447,10 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                  ["the value is inf at 4ba, and a step with it raises an error"]),
                 ("- LinearLR: {initial_learning_rate: 1.0, end_learning_rate: -1.0, total_iters: 100}",
                  ["the learning rate is -0.02 at 51ba, and steps then go uphill"]),
+                ("- LinearScheduler: {alpha_f: 10.0}", ["alpha_f=10 is a multiple of the initial learning rate"]),
+                ("- ProductScheduler: {schedules: [ConstantScheduler: {}, LinearScheduler: {alpha_f: 2.0}]}",
+                 ["alpha_f=2 is a multiple"]),
+                ("- LinearScheduler: {alpha_f: 2.0, key: weight_decay}", []),
                 ("- MultiStepScheduler: {milestones: [50ba]}", []),
                 ("- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),
                 ("- StepScheduler: {step_size: 20ba}", []),

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import optim
+from tests.building import bits, counts
 from timesched import Clock
 
 EPOCH = 5  # batches
@@ -46,18 +47,10 @@ def parameter(*values, dtype=torch.float64):
     return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
 
 
-def counts(clock):
-    """Where a clock stands in each unit, from its counters alone."""
-    stamp = clock.timestamp
-    found = {
-        "ba": Fraction(stamp.batch.value),
-        "sp": Fraction(stamp.sample.value),
-        "tok": Fraction(stamp.token.value),
-        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, EPOCH),
-        "sec": Fraction(stamp.total_wct.microseconds + 10**6 * stamp.total_wct.seconds, 10**6),
-    }
-    end = clock.max_duration
-    return found | {"dur": found[end.unit.value] / end.exact, "end": found[end.unit.value]}
+def position(clock):
+    """Where a clock is in each unit; "end": in the unit of the run's length."""
+    found = counts(clock, EPOCH)
+    return found | {"end": found[clock.max_duration.unit.value]}
 
 
 class Oracle:
@@ -65,10 +58,11 @@ class Oracle:
 
     def __init__(self, weight, clock, half_life, start):
         self.half_life, self.start = half_life, start
-        self.average, self.first, self.last, self.begun = Fraction(weight), counts(clock), counts(clock), start is None
+        self.average, self.begun = Fraction(weight), start is None
+        self.first = self.last = position(clock)
 
     def step(self, weight, clock):
-        now, half_life = counts(clock), self.half_life
+        now, half_life = position(clock), self.half_life
         begins, unit = self.place(self.start) if self.start else (self.first["end"], "end")
         measured = unit
         if isinstance(half_life, str):
@@ -611,10 +605,10 @@ def test_buffers_and_a_state_without():
     }
     both = optim.WeightAverage(model.parameters(), plain.clock, half_life="2ba", buffers=model)
     before = averages(both)
-    with pytest.raises(ValueError, match="has 1 parameter groups"):
+    with pytest.raises(ValueError, match="WeightAverage.* has 1 parameter groups, and this average has 2"):
         both.load_state_dict(state)
     assert equal(averages(both), before)
-    with pytest.raises(ValueError, match="has 2 parameter groups"):
+    with pytest.raises(ValueError, match="WeightAverage.* has 2 parameter groups, and this average has 1"):
         plain.load_state_dict(both.state_dict())
 
 
@@ -658,10 +652,6 @@ def trained(dtype=torch.float32, **options):
     return model, average
 
 
-def weights(model):
-    return [p.detach().clone() for p in model.parameters()]
-
-
 def averages(average):
     return [state["average"].clone() for state in average.state.values()]
 
@@ -673,15 +663,15 @@ def equal(tensors, others):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_swapped(dtype):
     model, average = trained(dtype)
-    own, held, x = weights(model), averages(average), torch.ones(3, dtype=dtype)
+    own, held, x = bits(model), averages(average), torch.ones(3, dtype=dtype)
     before = model(x)
     with average.swapped():
-        assert equal(weights(model), [average.to(dtype) for average in held])
+        assert equal(bits(model), [average.to(dtype) for average in held])
         assert equal(averages(average), held)
         assert not torch.equal(model(x), before)
     with pytest.raises(KeyError), average.swapped(model):
         raise KeyError("an evaluation")
-    assert equal(weights(model), own) and equal(averages(average), held)
+    assert equal(bits(model), own) and equal(averages(average), held)
 
 
 def test_swapped_weights_that_share_storage():
@@ -703,11 +693,11 @@ def test_swapped_weights_that_share_storage():
 def test_swapped_and_cast(dtype):
     """A cast inside the block stays, as it does outside; the values are those of the weights."""
     model, average = trained()
-    own, held = weights(model), averages(average)
+    own, held = bits(model), averages(average)
     with average.swapped():
         model.to(dtype)
         average.state_dict()
-    assert equal(weights(model), [weight.to(dtype) for weight in own])
+    assert equal(bits(model), [weight.to(dtype) for weight in own])
     assert all(torch.equal(x.to(y.dtype), y) for x, y in zip(averages(average), held))
 
 

@@ -339,15 +339,15 @@ def split(saved):
 
 
 BAD_DICTS = [
-    (split, "group"),
-    (lambda saved: saved["param_groups"].clear(), "group"),
-    (lambda saved: saved["param_groups"][0]["params"].pop(), "parameters"),
-    (lambda saved: saved["param_groups"][0]["params"].append(99), "parameters"),
+    (split, "Adam: the state dict has 2 parameter groups"),
+    (lambda saved: saved["param_groups"].clear(), "Adam: the state dict has 0 parameter groups"),
+    (lambda saved: saved["param_groups"][0]["params"].pop(), "Adam, group 0 of the state dict: it has 9 parameters"),
+    (lambda saved: saved["param_groups"][0]["params"].append(99), "group 0 of the state dict: it has 11 parameters"),
     (lambda saved: saved["state"].update({99: saved["state"][0]}), "99"),
-    (lambda saved: saved.pop("state"), "state"),
-    (lambda saved: saved.pop("param_groups"), "param_groups"),
-    (lambda saved: saved["param_groups"][0].pop("params"), "params"),
-    (lambda saved: saved["param_groups"][0].pop("lr"), "lr"),  # others may be absent from an old dict
+    (lambda saved: saved.pop("state"), "Adam: the state dict has no 'state'"),
+    (lambda saved: saved.pop("param_groups"), "Adam: the state dict has no 'param_groups'"),
+    (lambda saved: saved["param_groups"][0].pop("params"), "it has 0 parameters in 'params'"),
+    (lambda saved: saved["param_groups"][0].pop("lr"), "'lr'"),  # others may be absent from an old dict
 ]
 
 
@@ -384,10 +384,10 @@ def test_arguments_that_need_other_state_than_the_constructors(name, argument, o
     """All state is there since construction, so a dict cannot ask for more, nor leave some over."""
     for pair in ((one, another), (another, one)):
         optimizer, other = (getattr(optim, name)(parameters(name), lr=0.1, **{argument: value}) for value in pair)
-        saved = other.state_dict()
-        assert_refused(optimizer, saved, match=argument)
+        saved, words = other.state_dict(), rf"^{name}\b.*\b{argument}={pair[1]}\b.* {argument}={pair[0]}\b"
+        assert_refused(optimizer, saved, match=words)
         run(other, flat(other), 1, 2)
-        assert_refused(optimizer, other.state_dict(), match=argument)
+        assert_refused(optimizer, other.state_dict(), match=words)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import optim
-from tests.building import parameters, sgd, tick, values
+from tests.building import count_calls, parameters, sgd, tick, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
+from timesched.findings import FindingWarning
 
 
 def groups(*keys):
@@ -227,6 +229,55 @@ def test_torchs_own_composites_are_refused():
     assert first.last_epoch == 0 and first._step_count == 1
 
 
+# Mistakes that are warnings
+
+
+@pytest.mark.parametrize(
+    ("key", "decays", "tags", "warns"),
+    [
+        ("weight_decay", (0.0, 0.0), None, True),
+        ("weight_decay", (0.0, 0.1), None, False),
+        ("weight_decay", (0.0, 0.1), "body", True),
+        ("lr", (0.0, 0.0), None, False),
+    ],
+)
+def test_a_multiple_of_zero_is_a_warning(key, decays, tags, warns):
+    optimizer = sgd(*({"weight_decay": decay, "tags": name} for decay, name in zip(decays, ("body", "head"))))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(LinearScheduler(), optimizer, Clock("10ba"), key, tags)
+    assert len(caught) == warns
+    for each in caught:
+        assert "bind.key='weight_decay': the value is 0 in every group" in str(each.message)
+        assert each.filename == __file__
+
+
+def test_a_value_in_place_of_zero_is_no_warning():
+    bind(HalfLife("2ba"), sgd(), Clock("10ba"), key="momentum")  # a warning would be an error here
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ssr", "end"),
+    [
+        (LinearWithWarmupScheduler("20ba"), 1.0, "20ba"),
+        ([LinearScheduler(), LinearWithWarmupScheduler("8ba")], 0.5, "8ba"),
+        (LinearWithWarmupScheduler("10ba", scale_warmup=True), 0.5, None),
+        (LinearWithWarmupScheduler("10ba"), 1.0, None),
+        (MultiStepWithWarmupScheduler("10sec", ["5ba"]), 1.0, None),  # seconds do not convert to batches
+    ],
+)
+def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(schedule, sgd(), Clock("10ba", ssr=ssr))
+    assert len(caught) == (end is not None)
+    for each in caught:
+        run = Clock("10ba", ssr=ssr).max_duration
+        assert f": the warmup takes {end}, longer than the run of {run}. Shorten it." in str(each.message)
+        assert each.category is FindingWarning
+        assert each.filename == __file__
+
+
 # Values that are no numbers
 
 
@@ -374,3 +425,15 @@ def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
     with pytest.raises(ValueError, match="of parameter group 2"):
         alone.step()
     assert values(alone.optimizer)[2] == 1.0
+
+
+def test_one_bind_per_tag_costs_in_proportion_to_the_groups():
+    """So a bind of each of n groups costs n squared, and not n to the third."""
+
+    def bind_all(n):
+        optimizer, clock = sgd(*({"tags": f"tag{i}"} for i in range(n))), Clock("4ba")
+        schedulers = []
+        return lambda: [schedulers.append(bind(LinearScheduler(), optimizer, clock, tags=f"tag{i}")) for i in range(n)]
+
+    few, many = (count_calls(bind_all(n)) for n in (20, 80))
+    assert many < 16 * few

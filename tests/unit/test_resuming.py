@@ -13,7 +13,14 @@ from optim import WeightAverage
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
 from tests.building import parameters, run, sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.integrations.common import Binding, CountingSchedulers, Schedulers
+from timesched.integrations.common import (
+    Binding,
+    CountingSchedulers,
+    Schedulers,
+    check_average,
+    make_average,
+    read_counts,
+)
 
 COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
@@ -520,6 +527,42 @@ def test_a_run_without_a_batch_has_not_ended_early():
     schedulers.tick({})
     with pytest.warns(UserWarning, match="ended the run at 1ba, and its schedules end at 10ba"):
         schedulers.warn_of_early_end()
+
+
+SHARDED = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=())]}])  # its parameters are DTensors
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda clock: Schedulers(sgd(), clock, []), TypeError, "entries=[]: there is no schedule"),
+        (
+            lambda clock: Schedulers(sgd(), clock, [LINEAR], average=object()).load_state_dict({"schedulers": [{}]}),
+            ValueError,
+            "average: the state has no average of the weights",
+        ),
+        (lambda clock: check_average(True, None), ValueError, "evaluate_averaged=True: there is no average"),
+        (lambda clock: make_average(SHARDED, clock, sgd), ValueError, "average: the parameters are DTensors"),
+        *(
+            (
+                lambda clock, t=t: CountingSchedulers(sgd(), clock, [LinearScheduler(t_max=t)]).tick({}),
+                ValueError,
+                words,
+            )
+            for t, words in (("9tok", "tokens: the run counts them"), ("9sp", "samples: the run counts them"))
+        ),
+        (lambda clock: read_counts(len, [1, 2]), TypeError, "count(batch)=2: it may have 'samples' and"),
+        (
+            lambda clock: read_counts(dict, {"words": 3}),
+            TypeError,
+            "count(batch)={'words': 3}: it may have 'samples' and",
+        ),
+    ],
+)
+def test_errors_of_adapters(call, kind, words):
+    with pytest.raises(kind) as error:
+        call(clock := Clock("10ba"))
+    assert words in str(error.value) and clock.timestamp == Timestamp()
 
 
 def test_other_tags_with_new_keep_the_clock_of_the_state():

@@ -47,16 +47,19 @@ class GroupTarget:
         return [index for index, _ in self.indexed_groups]
 
     def present_indices(self) -> set[int]:
-        """The indices that the tags select now, with groups that were added and not selected yet."""
-        return set(select_groups(self.optimizer.param_groups, self.tags))
+        """The indices of the selected groups, with groups that were added and not selected yet."""
+        return {*self.indices, *self.new_indices()}
 
-    def overlaps(self, other: GroupTarget) -> bool:
-        """Whether another target of the optimizer has this key of one of its groups, with added groups."""
-        return self.key.name == other.key.name and not self.present_indices().isdisjoint(other.indices)
+    def overlaps(self, key: str, indices: set[int]) -> bool:
+        """Whether it has this key of one of these groups, with groups that were added and not selected yet."""
+        return self.key.name == key and not indices.isdisjoint(self.present_indices())
 
     def new_indices(self) -> set[int]:
         """The indices of the groups that were added, and have the tags."""
-        return {i for i in self.present_indices() if i >= len(self.known_groups)}
+        known = len(self.known_groups)
+        if not self.has_new_groups():
+            return set()
+        return {known + i for i in select_groups(self.optimizer.param_groups[known:], self.tags)}
 
     # Groups that were added
 
