@@ -155,6 +155,7 @@ class Muon(RuleOptimizer):
     _compiled_own_steps: Callable[..., list[Tensor]] | None = None
     states = ("momentum_buffer",)
     counts_steps = False
+    decouples_weight_decay = True
 
     def __init__(
         self,

@@ -183,6 +183,13 @@ def test_bad_parameters(params):
     assert not differences(before, snapshot(optimizer)) and set(optimizer.state) == set(own)
 
 
+def test_a_number_is_checked_before_the_parameters():
+    """As in torch, where momentum=-0.5 is an error without parameters, too."""
+    for module in (torch.optim, optim):
+        with pytest.raises(ValueError, match="momentum"):
+            module.SGD(None, lr=0.1, momentum=-0.5)
+
+
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_muon_takes_matrices(shape):
     optimizer = optim.Muon(matrices())
