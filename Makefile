@@ -57,17 +57,15 @@ test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is 
 	@$(call use,newest); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
 # -E: nothing of an earlier build is taken over, since a page depends on source files that Sphinx does not know of.
-docs: ## build the documentation site in build/docs, and check its English
-	@$(PYTHON) tools/prose.py --counts --limit 4 README.md CONTRIBUTING.md docs
+docs: ## build the documentation site in build/docs
 	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
 	echo "The site is in build/docs/index.html"
 
-lint: ## ruff, mypy, plain English, and no import that goes up or in a circle
+lint: ## ruff, mypy, and no import that goes up or in a circle
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
 	"$$python" tools/imports.py && \
-	"$$python" tools/prose.py --counts --limit 3 timesched optim && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py docs/_ext/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.

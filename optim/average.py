@@ -24,6 +24,7 @@ from timesched.types import ParamGroup, StateDict
 
 from .base.hyperparameters import Choice, Number, rule_table
 from .base.sharding import distribution, local_shard
+from .state.checkpoint import parameter_names
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer, swapped_averages
@@ -69,14 +70,15 @@ class WeightAverage(Optimizer):
         clock: the clock of the run. Call `clock.tick()` before `step()`.
         half_life: a time above 0, after which the weights count half (an exponential average), in any unit that the
             clock counts, or in `dur`. Or a number above 0, the half-life as a share of the time since the start: 0.05
-            is 5 % of the time so far, while "0.05dur" is 5 % of the run. ln(2) is the mean. Default: None, the mean of
-            all weights since the start.
+            is 5 % of the time so far, while "0.05dur" is 5 % of the run. ln(2) is the mean. A number from 0.9 to below
+            1 is an error, since it is probably a decay. Default: None, the mean of all weights since the start.
         start: when the average begins, a time of 0 or more. The ratio of the clock changes neither `start` nor
             `half_life`. Default: None, the time of construction, or when a group is added.
         optimizer: an optimizer of `optim`, whose master weights are averaged instead of bfloat16 parameters. Default:
             None.
-        buffers: a module whose buffers are averaged, too: its floating-point buffers that are persistent, and finite at
-            construction. They are one more group, after the groups of `params`. Default: None, no buffers.
+        buffers: a module whose running statistics are averaged, too: its persistent floating-point buffers whose own
+            name begins with `running_`, as in batch norms. They are one more group, after the groups of `params`. All
+            other buffers keep their present values. Default: None, no buffers.
 
     Raises:
         TypeError, ValueError: `clock` is no Clock, `optimizer` is not from `optim`, `buffers` is no module, or
@@ -134,7 +136,7 @@ class WeightAverage(Optimizer):
         self._place(self.half_life)
         self._place(self.start)
         super().__init__(params, {})
-        averaged = {} if buffers is None else _select_buffers(buffers)
+        averaged = _select_buffers(buffers)
         if averaged:  # they have names if the parameters have names
             has_names = "param_names" in self.param_groups[0]
             self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
@@ -200,6 +202,8 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
+        groups = [group for group in self.param_groups if group is not self._buffer_group]  # these follow their module
+        self.check_not_all_on_meta(chain.from_iterable(group["params"] for group in groups))
         self._replace_moved_buffers()
         self._keeper.follow(self)
         for unit in self.units():
@@ -322,8 +326,9 @@ class WeightAverage(Optimizer):
         inside and outside of the block. Afterwards each weight has its parameter's present dtype and device.
 
         Args:
-            model: the model that is evaluated. FSDP modules drop their gathered parameters at both ends of the block.
-                Default: None, only if no parameter is a DTensor.
+            model: the model that is evaluated. Its persistent buffers, and those of `buffers`, have their values again
+                after the block, unless they were replaced. FSDP modules drop their gathered parameters at both ends of
+                the block. Default: None, only if no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.
@@ -340,6 +345,8 @@ class WeightAverage(Optimizer):
                 "model, as in average.swapped(model)."
             )
         weights = [x.clone() for x in _present_shards(self)]  # all before the first write: they may share storage
+        buffers = [*_persistent_buffers(self.buffers).values(), *_persistent_buffers(model).values()]
+        copies = [buffer.clone() for buffer in buffers]
         hook = register_optimizer_step_pre_hook(self._check_step)
         self._is_swapped = True
         swapped_averages.append(self)
@@ -351,6 +358,8 @@ class WeightAverage(Optimizer):
             self._is_swapped = False
             swapped_averages.remove(self)
             hook.remove()
+            for buffer, copy in zip(buffers, copies):  # the block may have computed other statistics
+                buffer.copy_(copy)
             self._replace_moved_buffers()
             _write_parameters(self, weights)
             _drop_gathered(model)
@@ -371,11 +380,22 @@ class WeightAverage(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
-        saved, present = len(state_dict.get("param_groups", self.param_groups)), len(self.param_groups)
+        groups = state_dict.get("param_groups", self.param_groups)
+        saved, present = len(groups), len(self.param_groups)
         if saved != present:
             raise ValueError(
                 f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
                 f"{present}. Construct it with the saved groups, and with buffers= if buffers were saved."
+            )
+        numbers = list(chain.from_iterable(group.get("params", ()) for group in groups))
+        pairs = zip(numbers, parameter_names(groups) or numbers)
+        states = state_dict.get("state")
+        lacking = [str(name) for number, name in pairs if states is not None and not states.get(number)]
+        if lacking:
+            raise ValueError(
+                f"WeightAverage.load_state_dict(): the state lacks the average of the parameters {', '.join(lacking)}. "
+                "torch's set_optimizer_state_dict drops it if a parameter is frozen. Pass the average itself to "
+                "torch.distributed.checkpoint, as 'average': average, or set requires_grad around the load."
             )
         super().load_state_dict(state_dict)
 
@@ -395,6 +415,13 @@ def _read_half_life(half_life: object) -> Any:
                 f"WeightAverage.half_life={half_life!r}: it is not finite and above 0. Pass a share of the time so "
                 "far, such as 0.05, or a time with its unit, such as '200Mtok'."
             )
+        if 0.9 <= half_life < 1:  # a usual decay, and a share that nobody needs
+            batches = round(math.log(0.5) / math.log(half_life))
+            raise ValueError(
+                f"WeightAverage.half_life={half_life!r}: as a share, it would average over most of the run. For a "
+                f"decay of {half_life!r} in each batch, pass '{batches}ba'. For a share of the time so far, pass less "
+                "than 0.9, such as 0.05."
+            )
         return float(half_life)
     time = Time.from_input(half_life)
     if time.exact <= 0:
@@ -411,15 +438,25 @@ def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
-def _select_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
-    """Select the buffers to average, by name. The average of an infinity, as in a mask, would be NaN."""
-    averaged = {}
+def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
+    """The buffers of a module that its state dict has, by name."""
+    buffers: dict[str, Tensor] = {}
+    if module is None:
+        return buffers
     for name, buffer in module.named_buffers():
         path, _, own_name = name.rpartition(".")
-        is_saved = own_name not in module.get_submodule(path)._non_persistent_buffers_set
-        if is_saved and buffer.is_floating_point() and (buffer.is_meta or buffer.isfinite().all()):
-            averaged[name] = buffer
-    return averaged
+        if own_name not in module.get_submodule(path)._non_persistent_buffers_set:
+            buffers[name] = buffer
+    return buffers
+
+
+def _select_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
+    """Select the buffers to average, by name: running statistics. The average of unit vectors is no unit vector."""
+    statistics = {}
+    for name, buffer in _persistent_buffers(module).items():
+        if name.rpartition(".")[2].startswith("running_") and buffer.is_floating_point():
+            statistics[name] = buffer
+    return statistics
 
 
 def _average_dtype(p: Tensor) -> torch.dtype:

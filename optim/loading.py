@@ -16,6 +16,7 @@ from timesched.types import ParamGroup, StateDict
 from .average import WeightAverage
 from .groups.parameters import remove_wrappers
 from .initial_state import preinitialize, require_known_class
+from .state.keeper import describe_tensor
 from .state.optimizer import Optimizer
 
 
@@ -162,10 +163,18 @@ def _clean_names(names: list[str], where: str) -> list[str]:
 
 
 def _check_shapes(state: Mapping[str, object], p: Tensor, name: str) -> None:
-    """Raise `ValueError` if a state with as many dimensions as its parameter has other sizes, except 1."""
+    """Raise `ValueError` if a state with as many dimensions as its parameter has other sizes, except 1.
+
+    Also if only one of the two is a DTensor.
+    """
     for key, value in state.items():
         if not isinstance(value, Tensor) or value.dim() != p.dim():
             continue
+        if p.dim() and hasattr(value, "placements") != hasattr(p, "placements"):
+            raise ValueError(
+                f"load_by_name.state_dict: {key} of {name!r} is {describe_tensor(value)}, and the parameter is "
+                f"{describe_tensor(p)}. Shard both or neither: nothing is resharded here."
+            )
         if any(size not in (1, expected) for size, expected in zip(value.shape, p.shape)):
             raise ValueError(
                 f"load_by_name.state_dict: {key} of {name!r} has the shape {tuple(value.shape)}, and the parameter "

@@ -107,7 +107,7 @@ class LRScheduler(Scheduler):
         times = [time for _, time in schedule.marks(horizon)]
         highest = max(schedule.at(time, horizon) for time in ("0ba", *times))
         initial = min(map(float, self._target.initial_values))
-        if highest > max(1.0, 10 * initial) and highest.is_integer():
+        if highest >= max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "
                 f"Pass the arguments by name: they are learning rates, in a different order from torch's.",

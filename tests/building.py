@@ -1,6 +1,9 @@
 """Helpers that many tests share: small optimizers and models, their training, and the values of their groups."""
 
 import io
+import sys
+from datetime import timedelta
+from fractions import Fraction
 
 import torch
 
@@ -41,6 +44,19 @@ def tick(clock, batches, *schedulers, **amounts):
         clock.tick(**amounts)
         for scheduler in schedulers:
             scheduler.step()
+
+
+def counts(clock, batches_per_epoch):
+    """Where a clock is in each unit, as rational numbers, from its counters alone."""
+    stamp, end = clock.timestamp, clock.max_duration
+    found = {
+        "ba": Fraction(stamp.batch.value),
+        "sp": Fraction(stamp.sample.value),
+        "tok": Fraction(stamp.token.value),
+        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, batches_per_epoch),
+        "sec": Fraction(stamp.total_wct // timedelta(microseconds=1), 10**6),
+    }
+    return found | {"dur": found[end.unit.value] / end.exact}
 
 
 def update(*optimizers):
@@ -86,6 +102,22 @@ def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
             scheduler.step()
         losses.append(loss.item())
     return losses
+
+
+def count_calls(function):
+    """The number of calls of Python functions while a function runs."""
+    calls = 0
+
+    def profile(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def save_and_load(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,7 +16,7 @@ from timesched.horizon import BatchSizes, Horizon, State, check_counted
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
-from timesched.time.units import TimeError, TimeUnit, exact_number, unit_of
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, require_time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
@@ -68,14 +69,20 @@ class BatchSizeSchedule(BatchSizes):
         horizon, timestamp = Horizon.of(state), getattr(state, "timestamp", None)
         if timestamp is None:
             raise TypeError(f"{state!r} has no counters. Pass a Clock, or another state with a timestamp.")
-        size = self.entries[0][1]
-        for threshold, next_size in self.entries[1:]:
-            count, counter = horizon.place(threshold)
-            check_counted(timestamp, unit_of(counter), state)
-            if counts_of(timestamp, (counter,))[0] < count:
-                break
-            size = next_size
-        return size
+        if len(self.entries) == 1:
+            return self.entries[0][1]
+        thresholds, counter = self._place(horizon)
+        check_counted(timestamp, unit_of(counter), state)
+        return self.entries[bisect_right(thresholds, counts_of(timestamp, (counter,))[0])][1]
+
+    def _place(self, horizon: Horizon) -> tuple[list[Exact], Counter]:
+        """The counts on a run at which the second and each later size begins, and their counter. The last are kept."""
+        last_horizon, placed = getattr(self, "_last_placed", (None, None))
+        if placed is None or last_horizon is not horizon:
+            positions = [horizon.place(threshold) for threshold, _ in self.entries[1:]]
+            placed = [count for count, _ in positions], positions[0][1]
+            object.__setattr__(self, "_last_placed", (horizon, placed))
+        return placed
 
     def microbatches(self, clock: State, size: int, world_size: int = 1) -> int:
         """The microbatches of `size` samples that each of `world_size` ranks accumulates for the next step.
@@ -106,6 +113,9 @@ class BatchSizeSchedule(BatchSizes):
         [1.0, 2.0]
         """
         return BatchSizeFactor(self.entries, power)
+
+    def __getstate__(self) -> dict[str, object]:  # without the positions on a run, which are computed again
+        return {"entries": self.entries}
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, BatchSizeSchedule) else NotImplemented

@@ -337,6 +337,8 @@ class Clock:
         self._move_bounds = self.timestamp, self.timestamp
         self._last_tick_time = time.monotonic()
         self._expect_step()
+        for listener in self._listeners:
+            listener.clock_has_jumped()
 
     def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
@@ -427,7 +429,7 @@ class Clock:
 
     def _replace_horizon(self, horizon: Horizon) -> None:
         """Set a horizon of another length. Warns where that moves an unfinished warmup, or undoes a decay."""
-        phases = [] if self.done else [(listener, listener.current_phase()) for listener in list(self._listeners)]
+        phases = [(listener, listener.current_phase()) for listener in list(self._listeners)]
         before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
         self._change(horizon=horizon)
         for listener, phase, values in before:

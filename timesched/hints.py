@@ -11,6 +11,8 @@ from typing import Any
 NAMES_ELSEWHERE = {
     "alpha_f": ("end_factor", "eta_min", "lr_end", "min_lr", "min_lr_rate"),
     "alpha_i": ("start_factor",),
+    "betas[0]": ("beta1",),
+    "betas[1]": ("beta2",),
     "end_learning_rate": ("eta_min", "lr_end", "min_lr"),
     "eps": ("epsilon",),
     "lr": ("learning_rate",),

@@ -139,11 +139,14 @@ class ConversionFactors:
         needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
         missing = [name for name, factor in needed.items() if factor is None]
         if missing:
+            advice = ""
+            if _FACTOR_NAMES[0] in missing:
+                advice = " With gradient accumulation, an epoch has math.ceil(len(loader) / accumulation) batches."
             names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
             raise ValueError(
                 f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
                 f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the "
-                f"trainer, or write both times in one unit."
+                f"trainer, or write both times in one unit.{advice}"
             )
         factor: Exact = math.prod(needed.values())
         return count * factor if i < j else Fraction(count) / factor
@@ -222,6 +225,8 @@ class Horizon:
         state and the ratio of its horizon differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
+        if isinstance(own, Horizon) and ssr is None and getattr(state, "ssr", None) in (None, own.ssr):
+            return own
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
         known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
         for other in known[1:]:

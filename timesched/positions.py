@@ -193,10 +193,30 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
 
 
 def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
-    """One function after another, each starting at its mark. The marks of one counter must not decrease."""
-    value = functions[0]
-    for mark, function in zip(marks, functions[1:]):
-        value = switch(mark, value, function)
+    """One function after another, each starting at its mark: of the marks that are reached, the last one counts.
+
+    The marks of one counter must not decrease. If all marks are of one counter, the stage of a number is found by
+    bisection. Otherwise, and for tensors, the marks are asked one after the other.
+    """
+    if not marks:
+        return functions[0]
+    index, exact_points, near_points = marks[0].index, [mark.count for mark in marks], [mark.near for mark in marks]
+    has_one_counter = all(mark.index == index for mark in marks)
+
+    def value(counts: Counts) -> Value:
+        count = counts[index]
+        if has_one_counter and not isinstance(count, Tensor):
+            is_exact = type(count) is int or isinstance(count, Fraction)
+            return functions[bisect_right(exact_points if is_exact else near_points, count)](counts)
+        are_reached = [mark.reached(counts) for mark in marks]
+        if all(type(is_reached) is bool for is_reached in are_reached):
+            last = max((i for i, is_reached in enumerate(are_reached, start=1) if is_reached), default=0)
+            return functions[last](counts)
+        result = functions[0](counts)
+        for is_reached, function in zip(are_reached, functions[1:]):
+            result = ops.where(is_reached, function(counts), result)
+        return result
+
     return value
 
 
@@ -287,6 +307,9 @@ class Frame:
 
     def between(self, start: Mark, end: Mark) -> Span:
         """The span from one mark to another, on the counter of the second. It never begins if its length is 0."""
+        for argument in (start, end):
+            if not isinstance(argument, Mark):
+                raise TypeError(f"Frame.between: {argument!r} is a count. Pass marks: end.at(count) makes one.")
         first = self.change(start.count, start.unit, end.unit)
         return Span(end.index, first, end.count - first, empty=0.0)
 
@@ -327,7 +350,8 @@ class Frame:
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
-                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time."
+                f"{schedule!r} ends before the run. Pass t_max='1dur', or a longer time. To keep the last value to the "
+                f"end of the run, pass SequenceScheduler([schedule], []) in its place."
             )
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:

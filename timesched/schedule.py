@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from timesched.composition import CooldownScheduler
+
+
+# What trainers read of a scheduler that they get.
+_SCHEDULER_ATTRIBUTES = ("step", "optimizer", "get_last_lr", "state_dict", "load_state_dict")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,16 @@ class Schedule:
             if read is not None:
                 value = read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
+
+    if not TYPE_CHECKING:  # which would take any attribute for known
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _SCHEDULER_ATTRIBUTES:
+                raise AttributeError(
+                    f"{type(self).__name__}.{name}: this is a schedule, not a scheduler of an optimizer. Call "
+                    f"bind(schedule, optimizer, clock), or pass the schedule to the adapter of your trainer."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def refuse_to_multiply(self) -> None:
         """Raise `TypeError` if the schedule returns values and not multipliers."""
@@ -280,6 +295,23 @@ class Schedule:
 
 
 ScheduleLike = Schedule | Callable[..., float]  # a function takes (state) or (state, ssr)
+
+
+def pass_ratio(function: Callable[..., Any], ratio: float) -> tuple[list[float], dict[str, float]]:
+    """The positional and the keyword arguments that pass the ratio to a schedule, next to the state.
+
+    The ratio goes to a parameter named `ssr`, to a second parameter without a default, and to `*args`. Both results are
+    empty for a function of the state alone, which may have other parameters with defaults.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.name == "ssr" and p.kind is not p.POSITIONAL_ONLY for p in parameters):
+        return [], {"ssr": ratio}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    second = positional[1] if len(positional) > 1 else next(iter(positional), None)
+    if second is None:
+        return [], {}
+    is_required = len(positional) > 1 and second.default is second.empty
+    return ([ratio] if is_required or second.kind is second.VAR_POSITIONAL else []), {}
 
 
 def _run_key(state: Any) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ WORDS = {
     "compatibility#devices": "CUDA, GPU, MPS, TPU, XLA, Apple, Windows, macOS, AMD, ROCm",
     "coming_from/torch#lambdalr": "LambdaLR equivalent, LambdaLR, MultiplicativeLR",
     "coming_from/torch#optimizers": "epsilon, eps, defaults, default eps, default weight decay, differences from torch",
+    "mistakes": "silent mistakes, wrong learning rate without an error, pitfalls, common mistakes",
     "troubleshooting": "troubleshooting, error messages, errors, warnings, FAQ, faq",
     "troubleshooting#the-learning-rate-never-changes": "learning rate not changing, learning rate stays the same, "
     "lr not updating",

@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
-from ..step.common_steps import penalized_gradient, square_average_
+from ..step.common_steps import penalized_gradient, square_average_, widen_float16
 from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -80,8 +80,8 @@ class Adadelta(RuleOptimizer):
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, square_avg: Tensors, acc_delta: Tensors) -> None:
         g = penalized_gradient(h, p, g)
         square_average_(square_avg, g, h["rho"], f["one_minus_rho"])
-        delta = shift(acc_delta, h["eps"])
-        div_(delta, shift(square_avg, h["eps"]))
+        delta = shift(widen_float16(acc_delta), h["eps"])
+        div_(delta, shift(widen_float16(square_avg), h["eps"]))
         sqrt_(delta)
         mul_(delta, g)
         square_average_(acc_delta, delta, h["rho"], f["one_minus_rho"])

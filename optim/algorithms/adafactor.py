@@ -59,7 +59,8 @@ class Adafactor(RuleOptimizer):
             Default: (1e-30, 1e-3); torch's default: (None, 1e-3).
         clip_threshold: the largest root mean square of an update, above 0.
         decay_rate: power of the step count in the decay rate of the second moment, at most 0.
-        beta1: decay rate of a first moment, in [0, 1); None keeps none.
+        beta1: decay rate of a first moment, in [0, 1); None keeps none. It averages updates that contain the learning
+            rate, so parameters still move in the steps after `lr` is 0.
         weight_decay: the parameter shrinks by the learning rate times this; at least 0.
         scale_parameter: multiply the learning rate by the parameter's root mean square.
         relative_step: use the smaller of 0.01 and one over the root of the step count as the learning rate.
@@ -97,6 +98,7 @@ class Adafactor(RuleOptimizer):
     )
     structural = ("relative_step",)
     elementwise = False
+    decouples_weight_decay = True
     matrices_apart = True
 
     def __init__(

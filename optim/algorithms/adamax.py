@@ -7,8 +7,8 @@ from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
-from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
-from ..step.common_steps import penalized_gradient
+from ..base.tensor_lists import Tensors, absolute, addcdiv_, copy_, lerp_, maximum_, mul_, shift_
+from ..step.common_steps import penalized_gradient, widen_float16
 from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -82,8 +82,11 @@ class Adamax(RuleOptimizer):
         m, u = exp_avg, exp_inf
         g = penalized_gradient(h, p, g)
         lerp_(m, g, f["one_minus_beta1"])
-        mul_(u, f["beta2"])
-        size = absolute(g)
+        divisor = widen_float16(u)  # u itself, except in float16
+        mul_(divisor, f["beta2"])
+        size = absolute(widen_float16(g))
         shift_(size, h["eps"])
-        maximum_(u, size)
-        addcdiv_(p, m, u, f["minus_step_size"])
+        maximum_(divisor, size)
+        addcdiv_(p, m, divisor, f["minus_step_size"])
+        if divisor is not u:
+            copy_(u, divisor)

@@ -64,6 +64,7 @@ class Lamb(RuleOptimizer):
     reads = ()
     states = ("exp_avg", "exp_avg_sq")
     counts_steps = False
+    decouples_weight_decay = True
 
     def __init__(
         self,

@@ -55,6 +55,7 @@ class Lion(RuleOptimizer):
     reads = ()
     states = ("exp_avg",)
     counts_steps = False
+    decouples_weight_decay = True
 
     def __init__(
         self,

@@ -43,7 +43,9 @@ class RMSprop(RuleOptimizer):
         eps: added to the root, at least 0.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         momentum: the share of the buffer that is kept, at least 0. With 0 there is no buffer.
-        centered: divide by the estimated deviation instead of the root of the square.
+        centered: divide by the estimated deviation instead of the root of the square. If the gradient of an element
+            hardly changes for thousands of steps, the number under the root may round below 0, and the element becomes
+            NaN, as in torch.
         maximize: ascend.
         enable_global_step: no effect, since `step` always exists.
         **options: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16

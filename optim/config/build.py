@@ -318,7 +318,7 @@ def make_trial(
     if spec is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(specs.values()))))]
         groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
-        grouped = trial.problems.attempt(lambda: GroupedOptimizer(spec.constructor.cls(groups, **spec.arguments)))
+        grouped = trial.problems.attempt(_make_trial_optimizer, spec, groups)
     elif spec is not None:
         grouped = trial.problems.attempt(make_optimizer, spec, model)
     clock_failed = trial.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
@@ -331,6 +331,11 @@ def make_trial(
             check_learning_rates(spec, grouped, trial.schedulers, trial.problems)
     trial.optimizer = getattr(grouped, "optimizer", None)
     return trial
+
+
+def _make_trial_optimizer(spec: Any, groups: list[dict[str, Any]]) -> GroupedOptimizer:
+    with prefix_errors(spec.path):
+        return GroupedOptimizer(spec.constructor.cls(groups, **spec.arguments))
 
 
 def _find_tags(value: object) -> set[str]:

@@ -20,6 +20,8 @@ from timesched.time.value import Time
 from .problems import prefix_errors
 
 _PLAIN = (str, int, float, bool, type(None))
+_MAX_NODES, _MAX_LEVELS = 100_000, 100  # of a config
+_MAX_DIGITS = 400  # of an integer that is text: more are an infinite float, which an argument refuses
 # A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. In YAML 1.1, `1e-6` is a string.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 # Keys whose values are never numbers.
@@ -49,7 +51,7 @@ def read(config: object) -> Any:
     {'optimizer': {'SGD': {'lr': 0.1}}}
     """
     if isinstance(config, Mapping):
-        return _copy_containers(config, "config", object)
+        return _Copier(object).copy(config, "config")
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(
             f"config={config!r:.80}: this is no config. Pass a mapping, the path of a YAML file or its text."
@@ -68,8 +70,11 @@ def _parse_yaml(text: str, source: str) -> Any:
     except ImportError as error:
         raise ImportError("A YAML config needs ruamel.yaml. Run pip install ruamel.yaml, or pass a mapping.") from error
     reader = YAML(typ="safe", pure=True)  # plain data only; the pure reader follows YAML 1.2
+    reader.constructor.add_constructor("tag:yaml.org,2002:int", _read_yaml_int)
     try:
         content = reader.load(text)
+    except RecursionError:
+        raise ValueError(f"{source}: it is nested too deeply. Write at most {_MAX_LEVELS} levels.") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark
         location = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
@@ -78,34 +83,53 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ValueError(f"{source}{location}: {description}.{hint}") from error
     except Exception as error:  # the reader also fails on values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source}: this is not valid YAML. {type(error).__name__}: {error}.") from error
-    return _copy_containers(content, "config", _PLAIN)
+    return _Copier(_PLAIN).copy(content, "config")
 
 
-def _copy_containers(value: object, path: str, types: Any, parents: tuple[int, ...] = ()) -> Any:
-    """A copy of the mappings and lists as dicts and lists, whose values must be of `types`.
+def _read_yaml_int(constructor: Any, node: Any) -> int:
+    """An integer of a YAML text. An integer with too many digits for Python is an error with its place."""
+    from ruamel.yaml.constructor import ConstructorError
 
-    `parents`: the identities of the containers around the value.
-    """
-    if id(value) in parents:
-        raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
-    parents = (*parents, id(value))
-    if isinstance(value, Mapping):
-        copied = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
-            copied[key] = _copy_containers(item, f"{path}.{key}".removeprefix("config."), types, parents)
-        return copied
-    if isinstance(value, (list, tuple)):
-        return [_copy_containers(item, f"{path}[{i}]", types, parents) for i, item in enumerate(value)]
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
-    if not isinstance(value, types):
-        raise ValueError(
-            f"{path}={value!r:.80}: the type {type(value).__name__} is not allowed. Write a string in quotes, a "
-            f"number, true, false or null."
-        )
-    return value
+    try:
+        return int(type(constructor).construct_yaml_int(constructor, node))
+    except ValueError as error:
+        raise ConstructorError(None, None, str(error), node.start_mark) from None
+
+
+class _Copier:
+    """Copies mappings and lists as dicts and lists, with values of `types`. The size of a config is limited."""
+
+    def __init__(self, types: Any) -> None:
+        self.types, self.nodes = types, 0
+
+    def copy(self, value: object, path: str, parents: tuple[int, ...] = ()) -> Any:
+        """A copy of a value. `parents`: the identities of the containers around it."""
+        self.nodes += 1
+        if self.nodes > _MAX_NODES or len(parents) > _MAX_LEVELS:
+            raise ValueError(
+                f"{path:.80}: the config has more than {_MAX_NODES} values, or more than {_MAX_LEVELS} levels. Aliases "
+                f"in aliases may multiply its values: write it without them."
+            )
+        if id(value) in parents:
+            raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
+        parents = (*parents, id(value))
+        if isinstance(value, Mapping):
+            copied = {}
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
+                copied[key] = self.copy(item, f"{path}.{key}".removeprefix("config."), parents)
+            return copied
+        if isinstance(value, (list, tuple)):
+            return [self.copy(item, f"{path}[{i}]", parents) for i, item in enumerate(value)]
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
+        if not isinstance(value, self.types):
+            raise ValueError(
+                f"{path}={value!r:.80}: the type {type(value).__name__} is not allowed. Write a string in quotes, a "
+                f"number, true, false or null."
+            )
+        return value
 
 
 def read_numbers(value: object) -> Any:
@@ -117,7 +141,8 @@ def read_numbers(value: object) -> Any:
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'tags': '1'}
     """
     if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return int(value) if value.lstrip("+-").isdecimal() else float(value)
+        is_whole = value.lstrip("+-").isdecimal() and len(value) < _MAX_DIGITS
+        return int(value) if is_whole else float(value)
     if isinstance(value, list):
         return [read_numbers(item) for item in value]
     if isinstance(value, dict):
@@ -189,6 +214,8 @@ def _read_old_form(optimizer: Mapping[str, object], schedulers: object) -> dict[
     """Turn the optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, into entries."""
     arguments = dict(optimizer)
     optimizer_type = arguments.pop("optimizer_type")
+    if not isinstance(optimizer_type, str):
+        raise ValueError(f"optimizer.optimizer_type={optimizer_type!r:.80}: this is not a name. Write it as a string.")
     other_keys = [key for key in OTHER_KEYS if key in arguments]
     for key in other_keys:
         del arguments[key]

@@ -11,6 +11,7 @@ from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
+from timesched.reading import SCHEDULE, Family
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
@@ -20,7 +21,7 @@ from ..algorithms.adam import Adam
 from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Constructor, Family, optimizers, read_constructor
+from .names import CLOSED_FORM, LR, SCHEDULER, Constructor, optimizers, read_constructor
 from .problems import Problems, prefix_errors
 from .read import CLOCK_KEYS, OldLearningRate, check_keys, read_numbers
 

@@ -14,7 +14,7 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import NON_NEGATIVE, comparable_value, read_tags
 from .depth import depth_factors
 from .matrices import Decision, decide_algorithms
-from .parameters import find_parameters
+from .parameters import find_excluded, find_parameters
 from .rules import Claim, Claimed, Selector, claims_by_parameter, make_claims, merge_claims, read_factors, read_rules
 from .width import width_factors
 
@@ -54,8 +54,10 @@ def configure_param_groups(
             `exclusive: True` may match the same parameter.
         weight_decay: for parameters that decay; None leaves it to the optimizer. A value in a rule wins.
         no_decay: True gives `weight_decay` 0 to biases and to the parameters of norm layers: torch's classes, and
-            classes with similar names (`LlamaRMSNorm`, `MambaRMSNormGated`). Globs and layer types are added to these.
-            False: no parameter is excluded. A tied parameter decays if it would decay in any of its modules.
+            classes with similar names (`LlamaRMSNorm`, `MambaRMSNormGated`). Also to parameters with the attribute
+            `_no_weight_decay`, and to the names in a module's `no_weight_decay()`, as in timm. Globs and layer types
+            are added to these. False: no parameter is excluded. A tied parameter is a norm or bias if it is one in all
+            of its modules. A glob or a layer type selects it by any of its names and modules.
         adjust_learning_rate: a dict from globs or layer types to factors. The groups get the factors under this name,
             as floats. Without `lr` they are not yet applied: `ScalePerParamLR`, `ScalePerParamWD` and schedules of `lr`
             multiply by them.
@@ -73,7 +75,9 @@ def configure_param_groups(
             it has the embedding factor of the first stack before all layers, and 1 elsewhere.
         base_model: the model at the width at which the hyperparameters were tuned (maximal update parametrization);
             the meta device is enough. A width factor multiplies the learning rate, together with the other factor, and
-            divides the weight decay. It needs `lr` and `weight_decay` (0.0 for none).
+            divides the weight decay. It needs `lr` and `weight_decay` (0.0 for none). With `base_rule="adam"`, the
+            weight decay must be decoupled, as in AdamW: the share of an L2 penalty would grow with the width. The
+            optimizers of this package warn of such a penalty.
         base_rule: "adam" or "sgd", the rule for the width factor. With r = size here / size in `base_model`, a matrix
             whose inputs and outputs differ has 1 / r_inputs for "adam", and r_outputs / r_inputs for "sgd". A parameter
             with one dimension that differs has 1 for "adam", and r for "sgd".
@@ -163,14 +167,18 @@ def configure_param_groups(
     widths: Sequence[float | None] = [None] * len(parameters)
     if base_model is not None:
         widths = width_factors(parameters, base_model, base_rule)
+    excluded = find_excluded(model)
     groups: dict[Any, dict[str, Any]] = {}
     for parameter, claimed, decision, factor, width in zip(parameters, merged, decisions, factors, widths):
         if not (frozen or parameter.tensor.requires_grad):
             continue
-        parameter_decay = weight_decay if no_decay is False or parameter.decays else 0.0
+        decays = no_decay is False or (parameter.decays and id(parameter.tensor) not in excluded)
+        parameter_decay = weight_decay if decays else 0.0
         tags, settings = _complete_settings(claimed, decision, parameter_decay, decay_tags)
         if lr is not None:
             settings = _apply_factor(settings, lr, factor, width, parameter.name)
+        if base_model is not None:
+            settings["base_rule"] = base_rule
         group = _require_group(tags, settings, groups)
         group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
         if decision is not None:

@@ -14,7 +14,7 @@ from .parameters import NamedParameter
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
 INPUTS_FIRST = re.compile(r".*Llama4TextExperts")  # (experts, inputs, outputs), without the attribute `is_transposed`
-FUSED = re.compile(r".*qkv.*|query_key_value|c_attn")  # names of layers
+FUSED = re.compile(r".*qkv.*|query_key_value|c_attn|gate_up_proj|w1[23]")  # names of layers, and of stacks of experts
 ATTENTION = re.compile(r".*(Attention|Attn|MHA).*")
 
 
@@ -73,6 +73,8 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
     if issubclass(owner, nn.MultiheadAttention):
         settings = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
         return Decision("muon", owner.__name__, settings)
+    if _is_depthwise(parameter):
+        return Decision("adamw", "depthwise convolution")
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):
         return Decision("muon", owner.__name__, {"flatten": True})
     if issubclass(owner, nn.Linear):
@@ -83,6 +85,14 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
         transposed = getattr(parameter.path[-1], "is_transposed", INPUTS_FIRST.fullmatch(owner.__name__))
         return Decision("muon", "experts", {"transposed": True} if transposed else {})
     return Decision(None, "")
+
+
+def _is_depthwise(parameter: NamedParameter) -> bool:
+    """Whether each row of a convolution's weight is the filter of one channel. (A grey image has one channel, too.)"""
+    owner: Any = parameter.path[-1]
+    if not isinstance(owner, _ConvNd) or isinstance(owner, _ConvTransposeNd) or parameter.tensor.shape[1] != 1:
+        return False
+    return owner.groups > 1 or isinstance(owner, nn.Conv1d)
 
 
 def is_transposed(parameter: NamedParameter) -> bool:
@@ -104,8 +114,14 @@ def _is_in_router(parameter: NamedParameter) -> bool:
 
 
 def _is_fused(parameter: NamedParameter) -> bool:
-    """Whether the name of a linear layer says that it computes queries, keys and values together."""
-    if not parameter.modules or not isinstance(parameter.path[-1], nn.Linear):
+    """Whether the name of a linear layer, or of a stack of experts, says that it computes several projections together.
+
+    If the rows are inputs, the projections are blocks of columns, which nothing can split.
+    """
+    owner, attribute = parameter.path[-1], next(iter(parameter.owners))[1]
+    if EXPERTS.fullmatch(type(owner).__name__) and not is_transposed(parameter):
+        return bool(FUSED.fullmatch(attribute))
+    if not parameter.modules or not isinstance(owner, nn.Linear):
         return False
     parent, name, _ = parameter.modules[-1]
     return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))

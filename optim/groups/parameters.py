@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -51,6 +51,24 @@ class NamedParameter(NamedTuple):
 def remove_wrappers(name: str) -> str:
     """A parameter's name without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def find_excluded(model: object) -> set[int]:
+    """The ids of the parameters that their model excludes from weight decay.
+
+    These have the attribute `_no_weight_decay`, as in Mamba, or their name is in a module's `no_weight_decay()`, as in
+    timm.
+    """
+    excluded: set[int] = set()
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        excluded |= {id(p) for p in module.parameters(recurse=False) if getattr(p, "_no_weight_decay", False)}
+        own_names: Any = getattr(module, "no_weight_decay", None)
+        if callable(own_names):
+            names = set(own_names())
+            for name, p in module.named_parameters(remove_duplicate=False):
+                if remove_wrappers(name) in names:
+                    excluded.add(id(p))
+    return excluded
 
 
 @cache

@@ -155,6 +155,7 @@ class Muon(RuleOptimizer):
     _compiled_own_steps: Callable[..., list[Tensor]] | None = None
     states = ("momentum_buffer",)
     counts_steps = False
+    decouples_weight_decay = True
 
     def __init__(
         self,
@@ -186,7 +187,13 @@ class Muon(RuleOptimizer):
         precision = {name: value for name, value in arguments["options"].items() if name in RULES}
         self._others: dict[str, RuleOptimizer] = {}  # they have no parameters
         for name, algorithm in ALGORITHMS.items():
-            self._others[name] = algorithm([{"params": []}], **{**precision, **(arguments[name] or {})})
+            options = {} if arguments[name] is None else arguments[name]
+            if not isinstance(options, Mapping):
+                raise TypeError(
+                    f"{type(self).__name__}.{name}={options!r}: it is not a mapping. Pass the arguments of {name}, as "
+                    f"in {{'lr': 3e-4}}."
+                )
+            self._others[name] = algorithm([{"params": []}], **{**precision, **options})
         self.process_group = read_process_group(arguments["process_group"])
         RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
         large = [group["lr"] for group in self.param_groups if find_large_updates(group, group["lr"])]

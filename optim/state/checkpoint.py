@@ -49,8 +49,8 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[Pa
             f"{name}: the state dict has {len(saved)} parameter groups, but this optimizer has {len(groups)}. Build "
             "the optimizer with the saved groups."
         )
-    names = _parameter_names(groups)
-    for i, (name_here, saved_name) in enumerate(zip(names, _parameter_names(saved))):
+    names = parameter_names(groups)
+    for i, (name_here, saved_name) in enumerate(zip(names, parameter_names(saved))):
         if name_here != saved_name and saved_name in names:
             raise ValueError(
                 f"{name}: parameter {i} is {name_here!r} here, but {saved_name!r} in the state dict. Build the "
@@ -62,7 +62,7 @@ def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[Pa
     ]
 
 
-def _parameter_names(groups: Any) -> list[Any]:
+def parameter_names(groups: Any) -> list[Any]:
     """The names of the parameters, in order. torch.distributed.checkpoint puts them in place of the numbers."""
     pairs = chain.from_iterable(zip(group.get("params", ()), group.get("param_names", ())) for group in groups)
     return [number if isinstance(number, str) else name for number, name in pairs]
@@ -80,6 +80,11 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
     rule = optimizer.algorithm_of(group)
     lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
+    if lacking and not group["params"]:
+        raise ValueError(
+            f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses "
+            "the values of such a group, unless it is the last group. Put it last, or leave it out."
+        )
     if lacking and rule.hyper:
         raise ValueError(f"{where}it lacks {_join_names(lacking)}. Load it into the class that saved it, not {name}.")
     if unexpected and rule.hyper:
@@ -118,7 +123,7 @@ def _read_states(
         groups = [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
         return optimizer.fresh_state(groups)
 
-    names = _parameter_names(optimizer.param_groups)  # empty if the parameters have no names
+    names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
     for group, new_values in zip(optimizer.param_groups, loaded):
         for p in group["params"]:
@@ -191,6 +196,11 @@ def _require_fit(value: Any, current: object, where: str) -> Any:
     """Return `value` if it can be written into `current`; otherwise raise `ValueError`."""
     if not isinstance(current, Tensor):
         return value
+    if isinstance(value, Mapping):  # what torch's set_optimizer_state_dict makes of a key that is not there
+        raise ValueError(
+            f"{where}the flattened state dict has no value for it. Load a state dict that has this parameter, from an "
+            "optimizer that is built like this one."
+        )
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value

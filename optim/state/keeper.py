@@ -91,6 +91,7 @@ class StateKeeper:
         except TypeError:  # a parameter without state, a different number of tensors, or an object that is not a tensor
             pass
         class_name = type(optimizer).__name__
+        _check_each_once(optimizer)
         for key in optimizer.state:
             if not isinstance(key, Tensor):
                 raise ValueError(
@@ -113,6 +114,7 @@ class StateKeeper:
 
     def reset(self, optimizer: StatefulOptimizer, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""
+        _check_each_once(optimizer)
         if params is None:
             params = _all_parameters(optimizer)
         chosen = {params} if isinstance(params, Tensor) else set(params)
@@ -152,6 +154,19 @@ def _tensor_kind(x: object) -> Any:
 
 def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
     return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def _check_each_once(optimizer: StatefulOptimizer) -> None:
+    """Raise `ValueError` for a parameter that the groups have twice."""
+    found: dict[Tensor, str] = {}
+    for i, group in enumerate(optimizer.param_groups):
+        for j, p in enumerate(group["params"]):
+            place = f"parameter {j} of group {i}"
+            if p in found:
+                raise ValueError(
+                    f"{type(optimizer).__name__}: {found[p]} is also {place}. Put each parameter into one group, once."
+                )
+            found[p] = place
 
 
 def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[ParamGroup]:

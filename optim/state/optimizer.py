@@ -80,12 +80,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        check_group(self.hyper, defaults, f"{type(self).__name__}.")
         if not isinstance(params, (Tensor, Iterable)):
             raise TypeError(
                 f"{type(self).__name__}.params={params!r}: it must be a list or iterator. Pass the parameters, or "
                 "dicts with the key 'params'."
             )
-        check_group(self.hyper, defaults, f"{type(self).__name__}.")
         super().__init__(params, defaults)
         self._is_ready = True
         self._keeper.keep(self, self.fresh_state(self.param_groups))
@@ -206,6 +206,18 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise
         if self._is_ready:
             self._keeper.keep(self, new_states)
+
+    def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
+        """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
+        found = None
+        for found in params:
+            if not found.is_meta or found.grad is not None:
+                return
+        if found is not None:
+            raise RuntimeError(
+                f"{type(self).__name__}: all parameters are on the meta device, and none has a gradient. "
+                f"model.to_empty() replaces the parameters of a model. Make the {type(self).__name__} after it."
+            )
 
     # Hyperparameters as tensors
 

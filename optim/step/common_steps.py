@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..base.tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
 from .work import Factors
 
@@ -43,9 +45,14 @@ def square_average_(v: Tensors, g: Tensors, beta: Factor, one_minus_beta: Factor
     addcmul_(v, g, g, one_minus_beta)
 
 
+def widen_float16(xs: Tensors) -> Tensors:
+    """Copies in float32 of tensors in float16, for a divisor: in float16, an eps of 1e-8 is 0. Others as they are."""
+    return [x.float() for x in xs] if xs[0].dtype is torch.float16 else xs
+
+
 def root_plus_eps(v: Tensors, eps: Factor) -> Tensors:
     """sqrt(v) + eps, as a divisor."""
-    root = sqrt(v)
+    root = sqrt(widen_float16(v))
     shift_(root, eps)
     return root
 

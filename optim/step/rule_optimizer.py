@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
+from timesched.findings import FindingWarning
 from timesched.hints import argument_hint, arguments_of, show_options
+from timesched.once import warn_once
 from timesched.ops import check_compiler
 from timesched.types import ParamGroup, StateDict
 
-from ..base.hyperparameters import SWITCH, Number, Rule, check_group
+from ..base.hyperparameters import SWITCH, Number, Rule, check_group, is_switched_off
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
@@ -85,6 +87,7 @@ class RuleOptimizer(Optimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     counts_steps: ClassVar[bool] = True  # whether each parameter has the state `step`
     states: ClassVar[tuple[str, ...]] = ()  # the names of the states of elements, if no group switches one of them off
+    decouples_weight_decay: ClassVar[bool] = False  # whether it is no L2 penalty, if no hyperparameter decides this
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, if it supports the step
 
     def __init__(self, params: ParamsT, arguments: dict[str, Any]) -> None:
@@ -178,12 +181,23 @@ class RuleOptimizer(Optimizer):
         """The initial states of all parameters of some groups."""
         states: dict[Tensor, State] = {}
         for group in groups:
+            self._warn_of_growing_penalty(group)
             for p in group["params"]:
                 states[p] = self._initial_state_with_options(p, group)
                 for name, first in self.algorithm_of(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known_counts.note([states[p][name]], first)
         return states
+
+    def _warn_of_growing_penalty(self, group: ParamGroup) -> None:
+        """Warn once in a process of an L2 penalty in groups with the width factors of `base_rule="adam"`."""
+        is_decoupled = group.get("decoupled_weight_decay", self.algorithm_of(group).decouples_weight_decay)
+        if group.get("base_rule") == "adam" and not is_decoupled and not is_switched_off(group.get("weight_decay", 0)):
+            text = (
+                f"{type(self).__name__}.weight_decay={group['weight_decay']!r}: with base_model=, the share of an L2 "
+                "penalty grows with the width. Use AdamW, decoupled_weight_decay=True where it exists, or no penalty."
+            )
+            warn_once(RuleOptimizer, "growing penalty", text, 2, FindingWarning)
 
     def _initial_state_with_options(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
@@ -240,6 +254,8 @@ class RuleOptimizer(Optimizer):
             return loss
         self._keeper.follow(self)
         active = [p for p in self._all_parameters() if p.grad is not None]
+        if not active:
+            self.check_not_all_on_meta(self._all_parameters())
         self._prepare_compiled_step(active)
         # Each stage returns the work that it leaves to the next stage.
         works = self.step_shared(self.gather())

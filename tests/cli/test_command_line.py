@@ -15,7 +15,7 @@ import torch
 
 import optim
 import timesched
-from optim.config.names import LR, SCHEDULE
+from optim.config.names import LR
 from tests.laws.rows import EXAMPLES
 from tests.torchrun import run_python
 from timesched import (
@@ -28,6 +28,7 @@ from timesched import (
     once,
 )
 from timesched.cli import main
+from timesched.reading import SCHEDULE
 
 pytest.importorskip("ruamel.yaml")
 
@@ -230,30 +231,40 @@ def test_show_has_the_values_that_a_config_writes(capsys, config):
         assert [float(row["lr"]) for row in csv.DictReader(io.StringIO(out))] == written
 
 
+def test_a_list_is_a_product(capsys):
+    run_options = ["--max-duration", "9ba", "--format", "csv"]
+    _, product, _ = run(capsys, "show", "Product([Linear(), Rex('9ba')])", *run_options)
+    _, of_list, _ = run(capsys, "show", "[Linear(), Rex('9ba')]", *run_options)
+    assert of_list.splitlines()[1:] == product.splitlines()[1:] != []  # below the header, which has the text
+
+
 PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
 CALLS = [
     (["show", "LinearScheduler"], "LinearScheduler: the schedule needs a run."),
     (
         ["show", "LinearSheduler", *LINEAR[1:]],
-        "'LinearSheduler': no schedule has this name. Did you mean 'Linear",
+        "SCHEDULE: there is no scheduler 'LinearSheduler': did you mean 'Linear",
     ),
-    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "'getcwd': no schedule has this name. Run timesched list"),
-    (["show", "(lambda: 1)()", *LINEAR[1:]], "this is not a literal"),
-    (["show", "cosine", *LINEAR[1:]], "Did you mean 'CosineAnnealingScheduler' or 'CosineAnnealingWarmRestartsSch"),
+    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "SCHEDULE: there is no scheduler 'getcwd': there are"),
+    (["show", "(lambda: 1)()", *LINEAR[1:]], "SCHEDULE: (lambda: 1)() is not a literal"),
+    (
+        ["show", "cosine", *LINEAR[1:]],
+        "'cosine' could mean CosineAnnealingScheduler and CosineAnnealingWarmRestartsSch",
+    ),
     (["show", "WSD", *LINEAR[1:]], "WarmupStableDecayScheduler needs 't_warmup'"),
     (["show", "WSD(t_warmpu='1ba')", *LINEAR[1:]], "has no argument 't_warmpu': did you mean 't_warmup'"),
     (["show", "Linear(1, 0, '9ba', 4)", *LINEAR[1:]], "LinearScheduler takes alpha_i, alpha_f, t_max"),
     (["show", "Linear(1, alpha_i=1)", *LINEAR[1:]], "too many arguments. LinearScheduler takes alpha_i"),
     (["check", "Linear"], "Linear: the schedule needs a run."),
-    (["show", "LinearScheduler(open('x'))", *LINEAR[1:]], "'open': no schedule has this name"),
+    (["show", "LinearScheduler(open('x'))", *LINEAR[1:]], "there is no scheduler 'open'"),
     (["show", "LinearScheduler(1 +", *LINEAR[1:]], "Write a call such as"),
     (["show", "[1, 2]", *LINEAR[1:]], "this is not a schedule. Write"),
     (["show", "LinearScheduler(alpha_f=0.1, alpha_f=0.5)", *LINEAR[1:]], "keyword argument repeated: alpha_f"),
     (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "has no argument '**'"),
     (["show", "HalfLife.of(0.95)", *LINEAR[1:]], "HalfLife.of() missing 1 required positional argument: 'batch'"),
     (["show", "HalfLife.of(1.5, batch='1ba')", *LINEAR[1:]], "HalfLife.beta=1.5: the value is not below 1"),
-    (["show", "Linear.of(0.95, batch='1ba')", *LINEAR[1:]], "'of': no schedule has this name. Run timesched list"),
-    (["show", "of(0.95, batch='1ba')", *LINEAR[1:]], "'of': no schedule has this name. Run timesched list"),
+    (["show", "Linear.of(0.95, batch='1ba')", *LINEAR[1:]], "there is no scheduler 'of'"),
+    (["show", "of(0.95, batch='1ba')", *LINEAR[1:]], "there is no scheduler 'of'"),
     (["show", "NO_RUN", "--ssr", "0.5"], "max_duration: the options of a run need its length."),
     (["show", "GOOD", "--max-duration", "100steps"], "max_duration: '100steps' is not a time: did you mean '100ba'?"),
     (["plot", "GOOD", "--lr", "0.1"], "--lr 0.1: it is for schedules by name, and"),
@@ -261,7 +272,7 @@ CALLS = [
     (["show", *LINEAR, "--every", "0ba"], "every='0ba': the time is not above 0"),
     (["show", *LINEAR, "--every", "1e-9dur"], "more than 100000"),
     (["show", *LINEAR, "--unit", "tok"], "samples_per_batch"),
-    (["show", "run.cfg"], "run.cfg: this is not a literal"),
+    (["show", "run.cfg"], "SCHEDULE='run.cfg': this is not a schedule"),
     (["show", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
     (["show", "GOOD:1"], "GOOD.yaml: schedulers[1]: there is no such entry. The first entry is 0."),
     (["check", "GOOD:1"], "GOOD.yaml: schedulers[1]: there is no such entry. The first entry is 0."),
@@ -297,14 +308,14 @@ CALLS = [
         ["show", "Linear(min_lr=0.1)", *LINEAR[1:]],
         "has no argument 'min_lr': did you mean 'alpha_f'? There are alpha_i",
     ),
-    (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2000ba'?"),
+    (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2Kba'?"),
     (
         ["show", "noam", *LINEAR[1:]],
-        'Did you mean InverseSquareRootWithWarmupScheduler("10ba", t_',
+        'did you mean InverseSquareRootWithWarmupScheduler("10ba", t_',
     ),
     (
         ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
-        'Did you mean CosineAnnealingWithWarmupScheduler("10ba',
+        'did you mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
     (["show", "TYPO"], "config has the unknown key 'samples_per_bach'"),
 ]
@@ -383,6 +394,24 @@ def test_pictures(capsys, monkeypatch, tmp_path):
         assert path.read_bytes().startswith(start)
 
 
+TWO_KEYS = PLAIN + "- CosineAnnealingScheduler: {}\n- LinearScheduler: {key: weight_decay}\n"
+
+
+def test_each_key_of_a_config_has_its_own_panel(config, capsys, tmp_path, monkeypatch):
+    """On one axis, a learning rate would be a flat line below a weight decay."""
+    monkeypatch.setenv("COLUMNS", "60")
+    path = config(TWO_KEYS)
+    _, out, _ = run(capsys, "plot", path)
+    first, second = out.split("\n\n")
+    assert first.startswith("lr\n") and second.startswith("weight_decay\n")
+    assert first.count("batches") == second.count("batches") == 1
+    pyplot = pytest.importorskip("matplotlib.figure")
+    panels = []
+    monkeypatch.setattr(pyplot.Figure, "savefig", lambda figure, *_, **__: panels.extend(figure.axes))
+    run(capsys, "plot", path, "--out", str(tmp_path / "picture.png"))
+    assert [axes.get_ylabel() for axes in panels] == ["learning rate", "weight_decay"]
+
+
 # check
 
 SEQUENCE = """
@@ -429,6 +458,10 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                  ["the value is inf at 4ba, and a step with it raises an error"]),
                 ("- LinearLR: {initial_learning_rate: 1.0, end_learning_rate: -1.0, total_iters: 100}",
                  ["the learning rate is -0.02 at 51ba, and steps then go uphill"]),
+                ("- LinearScheduler: {alpha_f: 10.0}", ["alpha_f=10 is a multiple of the initial learning rate"]),
+                ("- ProductScheduler: {schedules: [ConstantScheduler: {}, LinearScheduler: {alpha_f: 2.0}]}",
+                 ["alpha_f=2 is a multiple"]),
+                ("- LinearScheduler: {alpha_f: 2.0, key: weight_decay}", []),
                 ("- MultiStepScheduler: {milestones: [50ba]}", []),
                 ("- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),
                 ("- StepScheduler: {step_size: 20ba}", []),

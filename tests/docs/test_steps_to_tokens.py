@@ -1,5 +1,6 @@
 """The table of docs/steps_to_tokens.md: the times after are the steps before, at 512 samples of 2048 tokens a step."""
 
+import math
 import re
 
 import pytest
@@ -29,7 +30,7 @@ def test_times_are_the_steps_before(row):
 
 
 def test_the_clocks_and_betas_of_the_table():
-    known = {**vars(timesched), "loader": range(50)}
+    known = {**vars(timesched), "loader": range(100), "accumulation": 2, "math": math}
     clocks = [eval(row[1].strip("`"), dict(known)) for row in TABLE if row[1].startswith("`Clock(")]
     assert [type(clock) for clock in clocks] == [Clock, Clock]
     assert clocks[0].max_duration.value == STEPS * TOKENS_PER_STEP

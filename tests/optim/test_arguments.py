@@ -139,24 +139,28 @@ def test_a_bad_value(name, kwargs):
     assert not differences(before, snapshot(optimizer)) and second not in optimizer.state
 
 
+# What a constructor refuses, and the words of the error. Where there are none, torch raises its own.
 BAD_PARAMETERS = {
-    "a tensor": lambda: torch.zeros(3, 2),
-    "nothing": lambda: [],
-    "none": lambda: None,
-    "numbers": lambda: [0.1, 0.2],
-    "text": lambda: "weights",
-    "not a leaf": lambda: [matrices()[0] * 2],
-    "whole numbers": lambda: [torch.zeros(3, 2, dtype=torch.int64)],
-    "sparse": lambda: [torch.zeros(3, 2).to_sparse()],
-    "twice": lambda: [matrices()[0]] * 2,
-    "some names": lambda: [("weight", matrices()[0]), matrices()[1]],
-    "twice in groups": lambda: [{"params": p} for p in [matrices()[0]] * 2],
-    "group without params": lambda: [{"lr": 0.1}],
-    "group with a set": lambda: [{"params": set(matrices())}],
-    "group and tensor": lambda: [{"params": matrices()}, matrices()[0]],
-    "names in some groups": lambda: [{"params": [("weight", matrices()[0])]}, {"params": [matrices()[1]]}],
-    "group with a number as tags": lambda: [{"params": matrices(), "tags": 3}],
-    "group with numbers as tags": lambda: [{"params": matrices(), "tags": [1, 2]}],
+    "a tensor": (lambda: torch.zeros(3, 2), ""),
+    "nothing": (lambda: [], ""),
+    "none": (lambda: None, "Adam.params=None: "),
+    "numbers": (lambda: [0.1, 0.2], ""),
+    "text": (lambda: "weights", ""),
+    "not a leaf": (lambda: [matrices()[0] * 2], ""),
+    "whole numbers": (
+        lambda: [torch.zeros(3, 2, dtype=torch.int64)],
+        "Adam, group 0: a parameter has dtype torch.int64",
+    ),
+    "sparse": (lambda: [torch.zeros(3, 2).to_sparse()], "Adam, group 0: a parameter has the layout torch.sparse_coo"),
+    "twice": (lambda: [matrices()[0]] * 2, "Adam, group 0: params has a parameter twice"),
+    "some names": (lambda: [("weight", matrices()[0]), matrices()[1]], ""),
+    "twice in groups": (lambda: [{"params": p} for p in [matrices()[0]] * 2], ""),
+    "group without params": (lambda: [{"lr": 0.1}], "param_group={'lr': 0.1}: it has no 'params'"),
+    "group with a set": (lambda: [{"params": set(matrices())}], ""),
+    "group and tensor": (lambda: [{"params": matrices()}, matrices()[0]], "param_group=Parameter"),
+    "names in some groups": (lambda: [{"params": [("weight", matrices()[0])]}, {"params": [matrices()[1]]}], ""),
+    "group with a number as tags": (lambda: [{"params": matrices(), "tags": 3}], "Adam, group 0: tags=3: "),
+    "group with numbers as tags": (lambda: [{"params": matrices(), "tags": [1, 2]}], "Adam, group 0: tags=[1, 2]: "),
 }
 
 
@@ -164,16 +168,26 @@ BAD_PARAMETERS = {
 def test_bad_parameters(params):
     """A group that comes later may hold a single tensor, or none; but none that the optimizer has."""
     optimizer = made("Adam", own := matrices())
-    before = snapshot(optimizer)
-    with pytest.raises((ValueError, TypeError)):
-        made("Adam", BAD_PARAMETERS[params]())
-    later = [{"params": own[1:]}, {"params": [*matrices(1), own[0]]}, [own[0]], None, {"lr": 0.1}]
+    before, (make, words) = snapshot(optimizer), BAD_PARAMETERS[params]
+    with pytest.raises((ValueError, TypeError)) as caught:
+        made("Adam", make())
+    assert words in str(caught.value)
+    later = [({"params": own[1:]}, ""), ({"params": [*matrices(1), own[0]]}, ""), ([own[0]], "param_group=[Parameter")]
+    later += [(None, "param_group=None: "), ({"lr": 0.1}, "param_group={'lr': 0.1}: it has no 'params'")]
     if "group" not in params and params not in ("nothing", "a tensor"):
-        later.append({"params": BAD_PARAMETERS[params]()})
-    for group in later:
-        with pytest.raises((ValueError, TypeError)):
+        later.append(({"params": make()}, words.partition(": ")[2]))
+    for group, said in later:
+        with pytest.raises((ValueError, TypeError)) as caught:
             optimizer.add_param_group(group)
+        assert said in str(caught.value)
     assert not differences(before, snapshot(optimizer)) and set(optimizer.state) == set(own)
+
+
+def test_a_number_is_checked_before_the_parameters():
+    """As in torch, where momentum=-0.5 is an error without parameters, too."""
+    for module in (torch.optim, optim):
+        with pytest.raises(ValueError, match="momentum"):
+            module.SGD(None, lr=0.1, momentum=-0.5)
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import optim
+from tests.building import bits, counts
 from timesched import Clock
 
 EPOCH = 5  # batches
@@ -35,29 +36,21 @@ class Module(torch.nn.Module):
     def __init__(self, value):
         super().__init__()
         self.weight = parameter(value)
-        self.register_buffer("level", self.weight.detach().clone())
+        self.register_buffer("running_level", self.weight.detach().clone())
 
     def change(self, change):
         self.weight.detach().add_(change)
-        self.level = self.weight.detach().clone()
+        self.running_level = self.weight.detach().clone()
 
 
 def parameter(*values, dtype=torch.float64):
     return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
 
 
-def counts(clock):
-    """Where a clock stands in each unit, from its counters alone."""
-    stamp = clock.timestamp
-    found = {
-        "ba": Fraction(stamp.batch.value),
-        "sp": Fraction(stamp.sample.value),
-        "tok": Fraction(stamp.token.value),
-        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, EPOCH),
-        "sec": Fraction(stamp.total_wct.microseconds + 10**6 * stamp.total_wct.seconds, 10**6),
-    }
-    end = clock.max_duration
-    return found | {"dur": found[end.unit.value] / end.exact, "end": found[end.unit.value]}
+def position(clock):
+    """Where a clock is in each unit; "end": in the unit of the run's length."""
+    found = counts(clock, EPOCH)
+    return found | {"end": found[clock.max_duration.unit.value]}
 
 
 class Oracle:
@@ -65,10 +58,11 @@ class Oracle:
 
     def __init__(self, weight, clock, half_life, start):
         self.half_life, self.start = half_life, start
-        self.average, self.first, self.last, self.begun = Fraction(weight), counts(clock), counts(clock), start is None
+        self.average, self.begun = Fraction(weight), start is None
+        self.first = self.last = position(clock)
 
     def step(self, weight, clock):
-        now, half_life = counts(clock), self.half_life
+        now, half_life = position(clock), self.half_life
         begins, unit = self.place(self.start) if self.start else (self.first["end"], "end")
         measured = unit
         if isinstance(half_life, str):
@@ -134,7 +128,7 @@ def test_against_rational_numbers(length, half_life, start, moves):
             average.step()
         oracle.step(model.weight.item(), clock)
         assert abs(average.state[model.weight]["average"].item() - float(oracle.average)) <= 1e-12 * largest
-        assert torch.equal(average.state[model.level]["average"], average.state[model.weight]["average"])
+        assert torch.equal(average.state[model.running_level]["average"], average.state[model.weight]["average"])
         assert average.param_groups[0]["begun"] is oracle.begun
 
 
@@ -243,6 +237,23 @@ def test_dtypes(dtype, kept):
     average.step()
     expected = 1 + (1 - 2 ** (-1 / 50)) * 0.0078125
     assert average.state[weight]["average"][0].item().real == pytest.approx(expected, rel=2e-7)
+
+
+@pytest.mark.parametrize("has_buffers", [False, True])
+def test_made_on_meta_before_to_empty(has_buffers):
+    """The model has other parameters then. Buffers are those of the module at any time."""
+    model = normed_model().to("meta")
+    clock = Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, buffers=model if has_buffers else None)
+    model.to_empty(device="cpu")
+    clock.tick()
+    with pytest.raises(RuntimeError, match="Make the WeightAverage after it"):
+        average.step()
+    assert average.param_groups[0]["last_batch"] == 0
+    average = optim.WeightAverage(model.parameters(), clock, buffers=model if has_buffers else None)
+    clock.tick()
+    average.step()
+    assert average.param_groups[0]["last_batch"] == 2
 
 
 def test_a_nan_before_the_start_does_not_stay():
@@ -370,6 +381,44 @@ def test_saved_and_loaded(half_life, form):
     assert loaded.param_groups[0]["begun"] is True
 
 
+@pytest.mark.parametrize("form", ["torch", "names", "flattened", "nested"])
+def test_a_state_without_the_average_of_a_parameter(form):
+    """torch's checkpoints drop the entries of frozen parameters. The cures of the error load all averages."""
+
+    def made(frozen=True):
+        model = torch.nn.Linear(2, 1)
+        model.weight.requires_grad_(not frozen)
+        params = model.named_parameters() if form == "names" else model.parameters()
+        return model, optim.WeightAverage(params, Clock("10ba"), half_life="1ba")
+
+    model, average = made()
+    for _ in range(2):
+        model.weight.detach().add_(1.0)
+        average.clock.tick()
+        average.step()
+    other, loaded = made()
+    before = averages(loaded)
+    in_checkpoint = form in ("flattened", "nested")
+    options = StateDictOptions(flatten_optimizer_state_dict=form == "flattened")
+    saved = get_optimizer_state_dict(model, average, options=options) if in_checkpoint else average.state_dict()
+    if not in_checkpoint:
+        del saved["state"][0]
+    with pytest.raises(ValueError, match=r"(weight|parameters 0)\. torch's.*'average': average, or set requires_grad"):
+        if in_checkpoint:
+            set_optimizer_state_dict(other, loaded, saved, options=options)
+        else:
+            loaded.load_state_dict(saved)
+    assert equal(averages(loaded), before)
+    with pytest.raises(ValueError, match="average"):
+        loaded.load_state_dict({**average.state_dict(), "state": {}})
+    if in_checkpoint:
+        other.weight.requires_grad_(True)
+        set_optimizer_state_dict(other, loaded, saved, options=options)
+    else:
+        loaded.load_state_dict(average.state_dict())
+    assert equal(averages(loaded), averages(average))
+
+
 def test_epochs_of_another_length():
     """Resumed in the middle of an epoch with twice the batch: half as many batches, the same share is done."""
     clock, weight = Clock("4ep", batches_per_epoch=8), parameter(1.0)
@@ -424,24 +473,26 @@ def of_buffers(model, average):
 
 
 def test_which_buffers():
-    """Floating-point, persistent and finite ones, at any depth, in the order of `named_buffers()`."""
+    """Persistent floating-point ones of which the own name begins with running_, at any depth, in their order."""
     model = torch.nn.Sequential(Module(1.0), torch.nn.BatchNorm1d(2))
     model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
-    model.register_buffer("passing", torch.zeros(1), persistent=False)
-    model[1].register_buffer("short", torch.zeros(1, dtype=torch.bfloat16))
+    model.register_buffer("running_passing", torch.zeros(1), persistent=False)
+    model.register_buffer("running_count", torch.zeros(1, dtype=torch.int64))
+    model[1].register_buffer("running_short", torch.zeros(1, dtype=torch.bfloat16))
     average = optim.WeightAverage(model.parameters(), Clock("10ba"), buffers=model)
-    expected = [model[0].level, model[1].running_mean, model[1].running_var, model[1].short]
+    expected = [model[0].running_level, model[1].running_mean, model[1].running_var, model[1].running_short]
     assert all(x is y for x, y in zip(average.param_groups[1]["params"], expected, strict=True))
-    assert average.state[model[1].short]["average"].dtype is torch.float32
+    assert average.state[model[1].running_short]["average"].dtype is torch.float32
     assert len(optim.WeightAverage(model.parameters(), Clock("10ba"), buffers=torch.nn.Linear(2, 2)).param_groups) == 1
     planned = copy.deepcopy(model).to("meta")  # where no value is known
-    assert len(optim.WeightAverage(planned.parameters(), Clock("10ba"), buffers=planned).param_groups[1]["params"]) == 5
+    assert len(optim.WeightAverage(planned.parameters(), Clock("10ba"), buffers=planned).param_groups[1]["params"]) == 4
     named = optim.WeightAverage(model.named_parameters(), Clock("10ba"), buffers=model)
-    assert named.param_groups[1]["param_names"] == ["0.level", "1.running_mean", "1.running_var", "1.short"]
+    names = ["0.running_level", "1.running_mean", "1.running_var", "1.running_short"]
+    assert named.param_groups[1]["param_names"] == names
 
 
 def test_swapped_buffers():
-    """As in a model that holds the averages; what counts batches keeps its present value."""
+    """As in a model that holds the averages; the count of batches is the present one, and the same afterwards."""
     model = normed_model()
     average = optim.WeightAverage(model.parameters(), Clock("10ba"), half_life="2ba", buffers=model)
     train_normed(model, average, 1, 4)
@@ -454,10 +505,52 @@ def test_swapped_buffers():
         assert model[1].num_batches_tracked == 4
         model.train()(torch.ones(2, 3))  # which moves the averages that are in place
         model.double()
-    assert all(torch.equal(x, own[name]) for name, x in model.state_dict().items() if "num_batches" not in name)
+    assert all(torch.equal(x, own[name]) for name, x in model.state_dict().items())
     assert model[1].running_mean.dtype is torch.float64
     held = of_buffers(expected, optim.WeightAverage(expected.parameters(), Clock("10ba"), buffers=expected))
     assert all(torch.equal(x, y.double()) for x, y in zip(of_buffers(model, average), held))
+
+
+def test_the_unit_vectors_of_a_spectral_norm():
+    """They are copied: the weight of the averaged parameters has the norm 1 again after some evaluations."""
+    torch.manual_seed(0)
+    model = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(8, 8))
+    clock = Clock("50ba")
+    average = optim.WeightAverage(model.parameters(), clock, half_life="20ba", buffers=model)
+    for _ in range(50):
+        with torch.no_grad():
+            model.parametrizations.weight.original.add_(torch.randn(8, 8), alpha=0.5)
+        model(torch.randn(4, 8))
+        clock.tick()
+        average.step()
+    present = {name: x.clone() for name, x in model.named_buffers()}
+    with average.swapped(model):
+        for name, x in model.named_buffers():
+            assert torch.equal(x, present[name]) and abs(x.norm() - 1) < 1e-6
+        for _ in range(100):  # in training mode each makes the vectors fit better
+            model(torch.randn(4, 8))
+        assert abs(torch.linalg.matrix_norm(model.eval().weight, 2) - 1) < 1e-3
+    assert all(torch.equal(x, present[name]) for name, x in model.named_buffers())
+
+
+@pytest.mark.parametrize("way", ["swapped(model)", "buffers=model"])
+def test_statistics_of_the_average_from_data(way):
+    """update_bn in the block, for the average; the model that trains has its own again, the same tensors."""
+    model, twin = normed_model(), normed_model()
+    averages = []
+    for each in (model, twin):
+        options = {"buffers": each} if way == "buffers=model" else {}
+        averages.append(optim.WeightAverage(each.parameters(), Clock("10ba"), half_life="2ba", **options))
+        train_normed(each, averages[-1], 1, 4)
+    before, own = {name: x.clone() for name, x in model.named_buffers()}, dict(model.named_buffers())
+    loader = [torch.randn(6, 3) for _ in range(3)]
+    with averages[0].swapped(model if way == "swapped(model)" else None):
+        torch.optim.swa_utils.update_bn(loader, model)
+        assert model[1].num_batches_tracked == 3 and not torch.equal(model[1].running_mean, before["1.running_mean"])
+    assert all(x is own[name] and torch.equal(x, before[name]) for name, x in model.named_buffers())
+    for each, average in zip((model, twin), averages):
+        train_normed(each, average, 5, 6)
+    assert equal(model.state_dict().values(), twin.state_dict().values())
 
 
 @pytest.mark.parametrize("kind", ["load", "copy", "pickle"])
@@ -512,10 +605,10 @@ def test_buffers_and_a_state_without():
     }
     both = optim.WeightAverage(model.parameters(), plain.clock, half_life="2ba", buffers=model)
     before = averages(both)
-    with pytest.raises(ValueError, match="has 1 parameter groups"):
+    with pytest.raises(ValueError, match="WeightAverage.* has 1 parameter groups, and this average has 2"):
         both.load_state_dict(state)
     assert equal(averages(both), before)
-    with pytest.raises(ValueError, match="has 2 parameter groups"):
+    with pytest.raises(ValueError, match="WeightAverage.* has 2 parameter groups, and this average has 1"):
         plain.load_state_dict(both.state_dict())
 
 
@@ -559,10 +652,6 @@ def trained(dtype=torch.float32, **options):
     return model, average
 
 
-def weights(model):
-    return [p.detach().clone() for p in model.parameters()]
-
-
 def averages(average):
     return [state["average"].clone() for state in average.state.values()]
 
@@ -574,15 +663,15 @@ def equal(tensors, others):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_swapped(dtype):
     model, average = trained(dtype)
-    own, held, x = weights(model), averages(average), torch.ones(3, dtype=dtype)
+    own, held, x = bits(model), averages(average), torch.ones(3, dtype=dtype)
     before = model(x)
     with average.swapped():
-        assert equal(weights(model), [average.to(dtype) for average in held])
+        assert equal(bits(model), [average.to(dtype) for average in held])
         assert equal(averages(average), held)
         assert not torch.equal(model(x), before)
     with pytest.raises(KeyError), average.swapped(model):
         raise KeyError("an evaluation")
-    assert equal(weights(model), own) and equal(averages(average), held)
+    assert equal(bits(model), own) and equal(averages(average), held)
 
 
 def test_swapped_weights_that_share_storage():
@@ -604,11 +693,11 @@ def test_swapped_weights_that_share_storage():
 def test_swapped_and_cast(dtype):
     """A cast inside the block stays, as it does outside; the values are those of the weights."""
     model, average = trained()
-    own, held = weights(model), averages(average)
+    own, held = bits(model), averages(average)
     with average.swapped():
         model.to(dtype)
         average.state_dict()
-    assert equal(weights(model), [weight.to(dtype) for weight in own])
+    assert equal(bits(model), [weight.to(dtype) for weight in own])
     assert all(torch.equal(x.to(y.dtype), y) for x, y in zip(averages(average), held))
 
 
@@ -686,6 +775,7 @@ ERRORS = [
     (lambda p, c: optim.WeightAverage(p, None), "WeightAverage.clock=None"),
     (lambda p, c: optim.WeightAverage(p, c, half_life=0), "WeightAverage.half_life=0:"),
     (lambda p, c: optim.WeightAverage(p, c, half_life=math.inf), "WeightAverage.half_life=inf:"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=0.9), "0.9 in each batch, pass '7ba'. For a share"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="0ba"), "WeightAverage.half_life='0ba'"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="200"), "'200' has no unit"),
     (lambda p, c: optim.WeightAverage(p, c, start="-1ba"), "WeightAverage.start='-1ba'"),

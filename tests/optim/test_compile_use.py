@@ -160,6 +160,32 @@ def test_a_model_trains_with_closures_and_zeroed_gradients(name):
     assert losses[0][-1] < losses[0][0]
 
 
+@SOME
+def test_a_training_step_in_one_graph(name):
+    """With torch's trace_autograd_ops the backward pass is in the graph, too, as docs/compiling.md says."""
+    x = torch.ones(3, 4, dtype=torch.float64)
+    models = [torch.nn.Linear(4, 2, dtype=torch.float64) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    one, other = (ours(PLAIN[name], list(model.parameters())) for model in models)
+    one.hold_tensors()
+    params = flat(one)
+
+    def train():
+        models[0](x).square().sum().backward()
+        one.step()
+        for p in params:
+            p.grad = None
+
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled_step = by_hand(train)
+        for _ in range(3):
+            compiled_step()
+            models[1](x).square().sum().backward()
+            other.step()
+            other.zero_grad()
+    assert_graphs(1, (one, other))
+
+
 def test_other_gradients_compile_once_more():
     """Which parameters have a gradient belongs to the graph: each set is compiled when it first comes."""
     pair = compiled("AdamW")

@@ -4,7 +4,11 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import optim
 from optim import load_by_name
@@ -254,6 +258,41 @@ def test_errors_change_nothing(maker, change, arguments, message):
         load_by_name(other, saved, **arguments)
     assert_equal(states(model, other), before)
     assert other.state_dict()["param_groups"] == groups
+
+
+@pytest.fixture
+def mesh():
+    """Four ranks, of which this is the second."""
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        yield init_device_mesh("cpu", (4,))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("maker", ["AdamW", "torch.AdamW", "torch.SGD"])
+@pytest.mark.parametrize("saves_sharded", [False, True])
+def test_full_and_sharded(maker, saves_sharded, mesh):
+    """One does not load into the other. Sharded into sharded loads, and full into full."""
+
+    def made(is_sharded):
+        weight = torch.ones(5, 3)
+        p = torch.nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]) if is_sharded else weight)
+        optimizer = MAKERS[maker]([{"params": [("weight", p)]}])
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        return optimizer
+
+    saved = made(saves_sharded).state_dict()
+    other = made(not saves_sharded)
+    before = {key: id(x) for state in other.state.values() for key, x in state.items()}
+    words = r"'weight'.* distributed as .*(Shard both or neither|distributed differently)"
+    with pytest.raises(ValueError, match=words):
+        load_by_name(other, saved)
+    assert before == {key: id(x) for state in other.state.values() for key, x in state.items()}
+    same = made(saves_sharded)
+    assert load_by_name(same, saved) == ([], [])
+    same.step()
 
 
 def test_moved_from_adamw_to_muon():

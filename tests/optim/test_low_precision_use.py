@@ -358,7 +358,7 @@ def test_float32_parameters_there_and_back():
     other.load_float32_parameters({q: exact})
     assert torch.equal(other.float32_parameters()[q], exact)
     for wrong in ({p: exact}, {q: exact[:3]}, {q: exact.int()}, {q: exact.to("meta")}, {q: 1.0}, {"weight": exact}):
-        with pytest.raises(ValueError, match="float32_parameters"):
+        with pytest.raises(ValueError, match="^AdamW: .*float32_parameters"):
             other.load_float32_parameters(wrong)
     assert torch.equal(other.float32_parameters()[q], exact)
 

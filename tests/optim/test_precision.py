@@ -76,3 +76,29 @@ def test_dtypes_may_be_mixed(row):
     mine = train(ours(row, build()), torch.bfloat16)
     alone = [train(ours(row, [p]), torch.bfloat16, i)[0] for i, p in enumerate(build())]
     assert all(map(torch.equal, mine, alone))
+
+
+WITH_EPS = [row for row in FULLEST if isinstance(row.arguments.get("eps"), float) and row.name not in MATRICES]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("row", WITH_EPS, ids=lambda row: row.name)
+def test_an_eps_that_float16_does_not_have(row, compiled, compiles_afresh):
+    """An element without a gradient stays where it is, where 0 / 0 would make it NaN; the states stay in float16."""
+    arguments = {**row.kwargs, "eps": 1e-8}
+    if "weight_decay" in arguments:
+        arguments["weight_decay"] = 0.0
+    ends = []
+    for dtype in (torch.float16, torch.float32):
+        p = torch.nn.Parameter(torch.ones(4, dtype=dtype))
+        optimizer = getattr(optim, row.name)([p], **arguments)
+        if compiled:
+            optimizer.compile(backend="aot_eager")
+        for _ in range(5):
+            p.grad = torch.tensor([0.0, 0.0, 0.25, -0.5], dtype=dtype)
+            optimizer.step()
+        assert {x.dtype for x in optimizer.state[p].values() if x.dim()} == {dtype}
+        ends.append(p.detach())
+    assert ends[0][:2].tolist() == [1.0, 1.0]
+    # Five steps, each with a rounding of the parameter and of each state.
+    assert (ends[0].float() - ends[1]).abs().max() <= 10 * torch.finfo(torch.float16).eps

@@ -106,6 +106,23 @@ def test_a_step_never_reads_a_tensor_on_the_host(row, tensor):
         assert all(value.is_meta for value in state.values())
 
 
+@BY_NAME
+@pytest.mark.parametrize("with_closure", [False, True])
+def test_made_on_meta_before_to_empty(row, with_closure):
+    """The model has other parameters then, and nothing would train. One gradient or one value is enough to go on."""
+    model = torch.nn.Linear(3, 2, bias=False, device="meta")
+    optimizer = ours(row, [Parameter(torch.empty(2, 2, device="meta")), model.weight])
+    model.to_empty(device="cpu").reset_parameters()
+    closure = (lambda: model(torch.ones(1, 3)).sum().backward()) if with_closure else None
+    with pytest.raises(RuntimeError, match=rf"^{row.name}: all parameters are on the meta.*Make the {row.name} after"):
+        optimizer.step(closure)
+    flat(optimizer)[0].grad = torch.empty(2, 2, device="meta")
+    optimizer.step(closure)
+    other = ours(row, [Parameter(torch.empty(2, 2, device="meta")), model.weight])
+    model.weight.grad = None
+    other.step()
+
+
 def test_nothing_keeps_an_optimizer_alive():
     """All at once, as a collection takes a second in the process of a whole test run."""
     optimizers = [ours(row, [Parameter(torch.ones(3, 2))]) for row in FULLEST]

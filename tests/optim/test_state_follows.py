@@ -196,6 +196,30 @@ def test_what_else_is_refused():
 
 
 @NAMED
+@pytest.mark.parametrize("place", ["two groups", "one group"])
+def test_a_parameter_twice(name, place):
+    """The error names both places, in each call that would use the state. Without the second place, all goes on."""
+    optimizer, other = trained(made(name), 1), trained(made(name), 1)
+    saved = copy.deepcopy(other.state_dict())
+    if place == "two groups":
+        optimizer.param_groups.extend(optimizer.param_groups)
+        match = "parameter 0 of group 0 is also parameter 0 of group 2. Put"
+    else:
+        optimizer.param_groups[1]["params"].append(flat(optimizer)[1])
+        match = "parameter 1 of group 0 is also parameter 1 of group 1. Put"
+    before = snapshot(optimizer)
+    for call in (optimizer.state_dict, optimizer.step, optimizer.reset_state, lambda: optimizer.load_state_dict(saved)):
+        with pytest.raises(ValueError, match=f"^{name}: {match}"):
+            call()
+    assert not differences(before, snapshot(optimizer))
+    if place == "two groups":
+        del optimizer.param_groups[2:]
+    else:
+        optimizer.param_groups[1]["params"].pop()
+    same(trained(optimizer, 2), trained(other, 2))
+
+
+@NAMED
 def test_gradient_from_before_its_parameter_was_cast(name):
     """Nothing is counted, and no parameter moves, also not those that come first."""
     optimizer = made(name)

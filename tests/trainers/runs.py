@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -30,6 +32,11 @@ ROUNDED = 5e-7  # two spacings of a float32 weight between 1 and 4, to which a s
 MICROBATCH = 3  # samples
 UNEVEN = [4 + 3 * (i // MICROBATCH) % 7 for i in range(37)]  # tokens of each sample; the last microbatch has one sample
 EQUAL = [7] * 36
+
+# Lightning's own: deprecations in torch that it meets, and advice to its users.
+IGNORE_LIGHTNING = [
+    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
+]
 
 
 def make_data(lengths: Sequence[int]) -> list[Tensor]:
@@ -193,7 +200,7 @@ def plain_loop(lengths: Sequence[int], task: Task, batches: Sequence[Sequence[in
     length = task.max_duration or f"{task.epochs * len(epoch)}ba"
     clock = Clock(length, batches_per_epoch=len(epoch), ssr=task.ssr, process_group=False)
     run = Run()
-    for step, batch in enumerate(epoch * 9 if batches is None else batches, 1):
+    for step, batch in enumerate(cycle(epoch) if batches is None else batches, 1):
         if clock.done:
             break
         run.values.append([values_at(clock, task.entries, tag) for tag in GROUPS])
@@ -210,14 +217,16 @@ def values_at(clock: Any, entries: Sequence[Any], tag: str) -> dict[str, float]:
         binding = entry if isinstance(entry, Binding) else Binding(entry, "lr")
         if binding.tags in (None, tag):
             is_value = isinstance(binding.schedule, HalfLife)
-            values[binding.key] = (1.0 if is_value else values[binding.key]) * binding.schedule.at(clock.timestamp, clock)
+            values[binding.key] = (1.0 if is_value else values[binding.key]) * binding.schedule.at(
+                clock.timestamp, clock
+            )
     return values
 
 
 def averages(weights: Sequence[Tensor]) -> list[Tensor]:
     """`AVERAGE` after each step, from the weights after each."""
-    found: list[Tensor] = []
+    averaged: list[Tensor] = []
     keeps = 2 ** (-1 / 3)
     for step, x in enumerate(weights, 1):
-        found.append(x.double() if step <= 2 else keeps * found[-1] + (1 - keeps) * x.double())
-    return found
+        averaged.append(x.double() if step <= 2 else keeps * averaged[-1] + (1 - keeps) * x.double())
+    return averaged

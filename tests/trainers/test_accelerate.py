@@ -166,8 +166,8 @@ CHECKS = (
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    found, said = launch(Path(__file__), 2, tmp_path, 120)
-    assert found == {check.__name__: "" for check in CHECKS}, "\n".join([*found.values(), said])
+    results, output = launch(Path(__file__), 2, tmp_path, 120)
+    assert results == {check.__name__: "" for check in CHECKS}, "\n".join([*results.values(), output])
 
 
 if __name__ == "__main__":

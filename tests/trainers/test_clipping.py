@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 from transformers import TrainerCallback
 
 import optim
@@ -35,7 +34,7 @@ def make_muon(model: Model, norms: list[dict[str, float]]) -> Any:
         gradients: dict[str, list[torch.Tensor]] = {}
         for group in optimizer.param_groups:
             gradients.setdefault(group["algorithm"], []).extend(p.grad for p in group["params"] if p.grad is not None)
-        norms.append({name: torch.nn.utils.get_total_norm(found).item() for name, found in gradients.items()})
+        norms.append({name: torch.nn.utils.get_total_norm(tensors).item() for name, tensors in gradients.items()})
 
     groups = optim.configure_param_groups(model, matrices="muon", output_head="head.1*")
     optimizer = optim.Muon(groups, lr=1e-3, adamw={"lr": 1e-3})
@@ -62,19 +61,12 @@ def test_hugging_face(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # what Lightning warns of
 def test_lightning(tmp_path: Path) -> None:
     norms: list[dict[str, float]] = []
-    Clipping = defined_in(MODULE, LightningModule=LightningModule, torch=torch)["Model"]
+    Clipping = defined_in(MODULE, LightningModule=lightning.Module, torch=torch)["Model"]
 
     class Module(Clipping):  # type: ignore[valid-type, misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Model()
-
-        def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
-            return self.net(**batch)["loss"]
-
         def configure_optimizers(self) -> Any:
             return make_muon(self.net, norms)
 
-    trainer = lightning.make_trainer(tmp_path, Task(epochs=1), gradient_clip_val=LARGEST)
-    trainer.fit(Module(), lightning.Loader(3))
+    task = Task(epochs=1)
+    lightning.train(tmp_path, task, Module(task), gradient_clip_val=LARGEST)
     assert_clipped(norms)

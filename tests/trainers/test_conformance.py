@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
@@ -32,6 +31,7 @@ from tests.trainers.runs import (
     ENTRIES,
     EQUAL,
     GROUPS,
+    IGNORE_LIGHTNING,
     KEYS,
     LR,
     MICROBATCH,
@@ -74,10 +74,11 @@ ROWS = {
 }
 LENGTHS = {name: EQUAL if name == "torchtitan" else UNEVEN for name in ROWS}  # tokens of each sample
 
-# Composer's own, of a checkpoint after the last batch of an epoch: it discards all batches of the epoch.
-pytestmark = [pytest.mark.filterwarnings("ignore:No batches were trained:UserWarning")]
-pytestmark += [  # Lightning's own: deprecations in torch that it meets, and advice to its users
-    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
+pytestmark = [
+    *IGNORE_LIGHTNING,
+    # Composer's own, of a checkpoint after the last batch of an epoch: it discards all batches of the epoch.
+    pytest.mark.filterwarnings("ignore:No batches were trained:UserWarning"),
+    pytest.mark.xdist_group("conformance"),  # which shares the runs that are saved
 ]
 
 
@@ -86,8 +87,8 @@ def able(promise: str) -> list[str]:
     return [name for name in ROWS if promise not in CANNOT[name]]
 
 
-def each(promise: str = "") -> Any:
-    """The test runs on each of them, and is no test where there is none."""
+def for_trainers(promise: str = "") -> Any:
+    """Run a test for each trainer that can keep a promise. Without any such trainer here, there is no test."""
     names = able(promise)
     return pytest.mark.parametrize("name", names) if names else lambda test: None
 
@@ -115,7 +116,7 @@ IN_UNITS = (
 )
 
 
-@each()
+@for_trainers()
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_each_step_has_the_values_of_its_time(name: str, accumulate: int, tmp_path: Path) -> None:
     """In tokens, epochs, batches, samples and parts of the run, for groups with tags and for any key."""
@@ -123,19 +124,19 @@ def test_each_step_has_the_values_of_its_time(name: str, accumulate: int, tmp_pa
     assert_as_plain_loop(name, train(name, tmp_path, task), task)
 
 
-@each("ratio")
+@for_trainers("ratio")
 def test_a_ratio_scales_the_run(name: str, tmp_path: Path) -> None:
     task = Task(max_duration="800tok", ssr=0.5)
     assert_as_plain_loop(name, train(name, tmp_path, task), task)
 
 
-@each("own length")
+@for_trainers("own length")
 def test_the_length_is_the_trainers_own(name: str, tmp_path: Path) -> None:
     task = Task((LinearScheduler(),), max_duration=None, accumulate=2)
     assert_as_plain_loop(name, train(name, tmp_path, task), task)
 
 
-@each("skipped steps")
+@for_trainers("skipped steps")
 def test_a_step_that_a_gradient_scaler_skips_is_a_batch(name: str, tmp_path: Path) -> None:
     task = Task((LinearScheduler(), ENTRIES[1]), "16ba", skipped=(0, 1, 5))
     run, plain = train(name, tmp_path, task), plain_loop(UNEVEN, task)
@@ -143,7 +144,7 @@ def test_a_step_that_a_gradient_scaler_skips_is_a_batch(name: str, tmp_path: Pat
     assert run.counts == plain.counts
 
 
-@each()
+@for_trainers()
 def test_seconds(name: str, tmp_path: Path) -> None:
     """They are measured: no step has the value of a time that has not come."""
     start = time.monotonic()
@@ -154,9 +155,15 @@ def test_seconds(name: str, tmp_path: Path) -> None:
 
 # Saved and resumed
 
+
+def is_moment(clock: Clock) -> bool:
+    """Whether any of some moments has come, in several units."""
+    return any([clock.every("60sp"), clock.every("90tok"), clock.passed("1ep"), clock.passed("0.9dur")])
+
+
 SAVED = {  # each after a step of the second epoch
-    "accumulated": Task(accumulate=2, save_after=[8], moment=lambda clock: clock.every("90tok")),
-    "averaged": Task(average=AVERAGE, evaluate_every=4, evaluate_averaged=True, save_after=[15]),
+    "accumulated": Task(accumulate=2, save_after=[8], moment=is_moment),
+    "averaged": Task(average=AVERAGE, evaluate_every=4, evaluate_averaged=True, save_after=[16]),
 }
 
 
@@ -186,7 +193,7 @@ def resumed(saved: Saved) -> dict[tuple[str, str], Run]:
     return torch.load(saved.folder / "resumed.pt", weights_only=False)
 
 
-@each()
+@for_trainers()
 @pytest.mark.parametrize("kind", SAVED)
 def test_a_run_resumes_in_another_process(name: str, kind: str, saved: Saved, resumed: Any) -> None:
     """In an epoch, bit for bit: with the weights and their average, at the same moments."""
@@ -195,19 +202,18 @@ def test_a_run_resumes_in_another_process(name: str, kind: str, saved: Saved, re
     assert rest.counts == whole.counts
     assert rest.moments == [moment for moment in whole.moments if moment > step]
     evaluations = len(whole.evaluated) - len(rest.evaluated)
-    found = rest.after, rest.average, rest.evaluated
-    torch.testing.assert_close(
-        found, (whole.after[step:], whole.average, whole.evaluated[evaluations:]), rtol=0, atol=0
-    )
+    weights = rest.after, rest.average, rest.evaluated
+    expected = whole.after[step:], whole.average, whole.evaluated[evaluations:]
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 
 
-@each("moments")
+@for_trainers("moments")
 def test_moments_come_once(name: str, saved: Saved) -> None:
     plain = plain_loop(LENGTHS[name], SAVED["accumulated"])
     assert saved.runs[name, "accumulated"].moments == plain.moments and len(plain.moments) > 3
 
 
-@each("average")
+@for_trainers("average")
 def test_the_average_of_the_weights_is_evaluated(name: str, saved: Saved) -> None:
     """It is stepped on the clock, and the weights are back after each evaluation."""
     run = saved.runs[name, "averaged"]
@@ -217,7 +223,7 @@ def test_the_average_of_the_weights_is_evaluated(name: str, saved: Saved) -> Non
     assert all(torch.equal(before, after) for before, after in zip(run.before[1:], run.after))
 
 
-@each()
+@for_trainers()
 def test_what_a_step_runs_with_is_logged(name: str, saved: Saved) -> None:
     run, first = saved.runs[name, "accumulated"], int(name not in able("first log"))
     logs = [{key: value for key, value in row.items() if "/" in key} for row in run.logs]
@@ -227,13 +233,13 @@ def test_what_a_step_runs_with_is_logged(name: str, saved: Saved) -> None:
     ]
 
 
-@each("no logs")
+@for_trainers("no logs")
 def test_nothing_is_logged(name: str, tmp_path: Path) -> None:
     run = train(name, tmp_path, Task((LinearScheduler(),), "3ba", log=False))
     assert len(run.values) == 3 and not any("/" in name for row in run.logs for name in row)
 
 
-@each()
+@for_trainers()
 def test_another_batch_size(name: str, saved: Saved, tmp_path: Path) -> None:
     """A time in tokens keeps its meaning."""
     task = replace(SAVED["averaged"], batch_size=1, entries=(COSINE, Binding(COSINE, "weight_decay")), save_after=[8])
@@ -266,7 +272,7 @@ def test_a_checkpoint_of_other_schedules(name: str, what: str, saved: Saved, tmp
         assert run.of(key)[first:] == plain.of(key)[8 + first :]
 
 
-@each("takes over")
+@for_trainers("takes over")
 def test_a_run_without_schedules_continues_with_schedules(name: str, tmp_path: Path) -> None:
     before = Task((), None, save_after=[15])
     train(name, tmp_path, before)
@@ -278,7 +284,7 @@ def test_a_run_without_schedules_continues_with_schedules(name: str, tmp_path: P
     assert run.values == plain_loop(LENGTHS[name], task).values[15:]
 
 
-@each("average")
+@for_trainers("average")
 def test_a_checkpoint_without_an_average(name: str, saved: Saved, tmp_path: Path) -> None:
     """It is refused, or the average begins with its weights."""
     task = replace(SAVED["accumulated"], average=AVERAGE, load=saved.load(name, "accumulated"))
@@ -299,7 +305,7 @@ def growing_batches(**options: Any) -> list[list[int]]:
     return batches_of_loop(range(len(UNEVEN)), GROWING.sizes, Clock(GROWING.max_duration, **options))
 
 
-@each("growing batches")
+@for_trainers("growing batches")
 def test_batches_grow(name: str, tmp_path: Path) -> None:
     """Each step has the samples of a plain loop, also after any resume."""
     batches = growing_batches()
@@ -417,8 +423,8 @@ def two_ranks(tmp_path_factory: Any) -> tuple[dict[str, str], str]:
 
 @pytest.mark.parametrize(("name", "what"), CHECKS)
 def test_two_ranks(name: str, what: str, two_ranks: Any) -> None:
-    found, said = two_ranks
-    assert found.get(f"{name} {what}", said) == ""
+    results, output = two_ranks
+    assert results.get(f"{name} {what}", output) == ""
 
 
 def check_ranks(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +49,6 @@ def test_the_program(tmp_path: Path) -> None:
     names = {"trainer": trainer, "schedule": schedule, "TrainerCallback": TrainerCallback}
     exec(PROGRAM, {**names, "WarmupStableDecayScheduler": WarmupStableDecayScheduler})
     assert steps(trainer) == ([4, 7, 11, 12, 14], [2, 3, 5, 6, 7, 9, 10, 12, 13, 14])  # the decay begins after 12.6
-
-
-def test_moments_of_a_resumed_run(tmp_path: Path) -> None:
-    """They come once: in samples, epochs and tokens."""
-    asked = 'if clock.every("20sp") or clock.passed("1ep") or clock.passed("300tok"):'
-    whole = trained(tmp_path, asked, asked)
-    found, _ = steps(whole)
-    assert found == steps(whole)[1] and len(found) > 8
-    rest = trained(tmp_path / "rest", asked, asked, load=str(tmp_path / f"checkpoint-{found[4]}"))
-    assert steps(rest) == (found[5:], found)  # the logs begin with those of the checkpoint
 
 
 @pytest.mark.parametrize("time", ["1ep", "2iter"])

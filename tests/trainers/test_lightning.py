@@ -11,22 +11,41 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.tuner import Tuner
-from torch.optim.lr_scheduler import StepLR
 
 from tests.building import batches_of_loop
 from tests.docs.tables import DOCS
 from tests.torchrun import ROOT, python_output
-from tests.trainers.rows.lightning import DATA, Following, Loader, Memory, Module, make_loader, make_trainer, train
-from tests.trainers.runs import AVERAGE, COSINE, LENGTH, LR, UNEVEN, Run, Task, collate, flat, make_optimizer, plain_loop
+from tests.trainers.rows.lightning import (
+    DATA,
+    Following,
+    Loader,
+    Memory,
+    Module,
+    WithTorch,
+    make_loader,
+    make_trainer,
+    train,
+)
+from tests.trainers.runs import (
+    AVERAGE,
+    COSINE,
+    IGNORE_LIGHTNING,
+    LENGTH,
+    LR,
+    UNEVEN,
+    Run,
+    Task,
+    collate,
+    flat,
+    make_optimizer,
+    plain_loop,
+)
 from timesched import BatchSizeSchedule, Clock, LinearScheduler, WarmupStableDecayScheduler
-from timesched.integrations.lightning import Binding, count_tensors, schedule
+from timesched.integrations.lightning import count_tensors, schedule
 
-# Lightning's own: deprecations in torch that it meets, and advice to its users.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
-]
+pytestmark = IGNORE_LIGHTNING
 LINE = LinearScheduler()
 
 
@@ -75,7 +94,7 @@ class TwoOptimizers(Module):
     def configure_optimizers(self) -> Any:
         first, second = (torch.optim.SGD(part.parameters(), lr=LR) for part in (self.net.embedding, self.net.head))
         made = [schedule(self, first, COSINE, max_duration=self.length), schedule(self, second, LINE, **self.options)]
-        self.clock, other = (each["lr_scheduler"]["scheduler"].clock for each in made)
+        self.clock, other = (config["lr_scheduler"]["scheduler"].clock for config in made)
         assert other is self.clock
         return made
 
@@ -119,15 +138,9 @@ def test_lr_find_leaves_no_trace(tmp_path: Path) -> None:
     assert module.net.run.values == plain_loop(UNEVEN, module.task).values
 
 
-class WithStepLR(Module):
-    def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self.net)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 3), "interval": "step"}}
-
-
 def test_a_run_with_a_scheduler_of_torch_is_taken_over(tmp_path: Path) -> None:
     task = Task((LINE,), None, save_after=[15])
-    train(tmp_path, task, WithStepLR(task))
+    train(tmp_path, task, WithTorch(task))
     now = replace(task, load=(tmp_path, 15))
     with pytest.raises(ValueError, match='on_change="new"'):
         train(tmp_path, now)
@@ -185,17 +198,17 @@ def weights(module: Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("first", ["fit", "lr_find"])
 def test_each_fit_evaluates_its_own_average(first: str, tmp_path: Path) -> None:
-    module = Module(replace(EVALUATED, max_duration="26ba"))
-    trainer = make_trainer(tmp_path, replace(module.task, epochs=9))
+    module, trainer = Module(EVALUATED), make_trainer(tmp_path, replace(EVALUATED, epochs=1))
     loaders = Loader(3), torch.utils.data.DataLoader(DATA[:3], 3, collate_fn=collate)
     if first == "fit":
         trainer.fit(module, *loaders)
-        trainer.should_stop = False
     else:
         Tuner(trainer).lr_find(module, *loaders, num_training=4, update_attr=False)
     run = module.net.run = Run()
+    trainer.fit_loop.max_epochs = 2
     trainer.fit(module, *loaders)
-    assert len(run.values) == 26 and all(torch.equal(x, y) for x, y in zip(run.before[1:], run.after))
+    assert len(run.values) == (13 if first == "fit" else 26)
+    assert all(torch.equal(x, y) for x, y in zip(run.before[1:], run.after))
     assert torch.equal(weights(module), run.after[-1]) and not torch.equal(run.evaluated[-1], run.after[-1])
 
 
@@ -211,6 +224,14 @@ def test_a_validation_of_a_checkpoint(tmp_path: Path) -> None:
     with module.average.swapped():
         validate(verbose=False)
     assert torch.equal(run.evaluated[-1], run.average) and torch.equal(weights(module), run.after[5])
+
+
+def test_a_checkpoint_of_a_validation_has_the_weights(tmp_path: Path) -> None:
+    saving = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1)
+    run = train(tmp_path, EVALUATED, callbacks=[saving], enable_checkpointing=True)
+    for step in (4, 8):
+        saved = torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)
+        assert torch.equal(flat(saved["state_dict"].values()), run.after[step - 1])
 
 
 class Failing(Module):

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, ModelCheckpoint
-from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader
 
-from tests.trainers.rows.lightning import DATA, Module, make_trainer
-from tests.trainers.runs import LR, Task, collate, make_optimizer
+from tests.trainers.rows.lightning import DATA, Module, WithTorch, make_trainer
+from tests.trainers.runs import IGNORE_LIGHTNING, LR, Task, collate
 from timesched import LinearScheduler, LinearWithWarmupScheduler, StepScheduler
 
-pytestmark = [  # Lightning's own warnings
-    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
-]
+pytestmark = IGNORE_LIGHTNING
 LINE = LinearScheduler()
 
 
@@ -27,7 +24,7 @@ def loader(length: int) -> DataLoader[Any]:
 
 
 class Placed(Module):
-    """Notes Lightning's own position before each step of the optimizer, in epochs, and the steps before a validation."""
+    """Notes Lightning's own position before each step, in epochs, and the steps before a validation."""
 
     def __init__(self, entry: Any = LINE, length: str | None = "3ep", lengths: Any = None, **options: Any) -> None:
         super().__init__(Task((entry,), length, **options))
@@ -176,9 +173,7 @@ def test_the_batches_of_manual_optimization(length: str | None, tmp_path: Path) 
 
 
 class ManualWithTorch(Manual):
-    def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self.net)
-        return [optimizer], [ConstantLR(optimizer, 1.0)]
+    configure_optimizers = WithTorch.configure_optimizers
 
 
 @pytest.mark.parametrize(("kind", "done"), [(Manual, 5), (Manual, 10), (ManualWithTorch, 10)])

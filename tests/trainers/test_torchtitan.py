@@ -52,7 +52,7 @@ def assert_continues(rest: Run, whole: Run) -> None:
 def test_two_optimizers() -> None:
     """Each has the schedules that select a group of it, and is logged as torchtitan's own containers log it."""
     run = train(None, TASK, parts="cut", of_embedding="Adam")
-    assert [type(each.optimizer).__name__ for each in run.trainer.schedules] == ["Adam", "AdamW"] * 2
+    assert [type(scheduler.optimizer).__name__ for scheduler in run.trainer.schedules] == ["Adam", "AdamW"] * 2
     assert [row["lr/AdamW"] for row in run.logs] == [row["lr/Adam"] for row in run.logs] == PLAIN.of("lr", 1)
     assert [row["weight_decay/AdamW"] for row in run.logs] == PLAIN.of("weight_decay", 1)
     assert [row["betas[1]/AdamW"] for row in run.logs] == pytest.approx([0.5 ** (1 / 5)] * len(run.logs), rel=1e-12)
@@ -123,8 +123,8 @@ def test_state_before_the_first_step(tmp_path: Path) -> None:
     count = "state.head.0.weight.step"
     assert Loop(None, TASK).optimizers.state_dict()[count] == 1
     loop = Loop(tmp_path, TASK)
-    for each in loop.optimizers:
-        optim.preinitialize(each)
+    for optimizer in loop.optimizers:
+        optim.preinitialize(optimizer)
     assert loop.optimizers.state_dict()[count] == 0
     assert loop.checkpointer.save(0)
     rest = train(None, replace(TASK, load=(tmp_path, 0)))
@@ -154,7 +154,7 @@ def test_the_command_line_and_json() -> None:
     more = "--lr_scheduler.on_change new --lr_scheduler.max_duration 1000tok --training.steps 7"
     given = ConfigManager().parse_args([*args.split(), *more.split()]).lr_scheduler
     assert (given.entries, given.on_change, given.max_duration) == (list(ENTRIES), "new", "1000tok")
-    assert json.loads(json.dumps(given.to_dict()))["entries"] == [repr(each) for each in ENTRIES]
+    assert json.loads(json.dumps(given.to_dict()))["entries"] == [repr(entry) for entry in ENTRIES]
     assert given.to_dict()["max_duration"] == "1000tok"
     assert Loop(None, TASK, schedules=given).schedules.clock.max_duration == "1000tok"
 
@@ -200,8 +200,8 @@ def test_refused(config: dict[str, Any], message: str) -> None:
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    found, said = launch(Path(__file__), 2, tmp_path, 240)
-    assert found == {"whole": "", "pipelined": ""}, "\n".join([*found.values(), said])
+    results, output = launch(Path(__file__), 2, tmp_path, 240)
+    assert results == {"whole": "", "pipelined": ""}, "\n".join([*results.values(), output])
     assert_continues(train(None, replace(TASK, load=(tmp_path / "whole", 5))), train(None, TASK))
     lion = {"of_embedding": "Adam"}
     rest = train(None, replace(TASK, load=(tmp_path / "pipelined", 5)), **lion)

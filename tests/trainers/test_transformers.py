@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerCallback
 
 import optim
+from tests.docs.tables import readme_code
 from tests.torchrun import ROOT, python_output
 from tests.trainers import runs
 from tests.trainers.rows.transformers import DATA, make_trainer, train
 from tests.trainers.runs import AVERAGE, LR, UNEVEN, Model, Task, collate, plain_loop
-from timesched import BatchSizeSchedule, LinearScheduler
+from timesched import BatchSizeSchedule, LinearScheduler, MultiStepScheduler
 from timesched.integrations.transformers import Binding, schedule
 
 LINE = LinearScheduler()
@@ -82,6 +83,16 @@ def test_max_steps_and_epochs(tmp_path: Path) -> None:
     assert run.values == plain_loop(UNEVEN, Task(BOTH, "7ba")).values
     run.trainer.train()  # which begins again
     assert run.of("lr") == [LR * (1 - k / 7) for k in range(7)] * 2
+
+
+def test_the_call_of_the_readme(tmp_path: Path) -> None:
+    """In a Trainer that would train for longer."""
+    steps = MultiStepScheduler(["0.3dur", "0.5dur", "0.9dur"])
+    task = Task((steps,), "90ep", batch_size=12)
+    trainer = make_trainer(tmp_path, task, num_train_epochs=100)
+    exec(readme_code("schedule(trainer"), {"trainer": trainer, "schedule": schedule, "steps": steps})
+    trainer.train()
+    assert trainer.model.run.of("lr") == plain_loop(UNEVEN, task).of("lr")
 
 
 def test_a_batch_size_that_is_found(tmp_path: Path) -> None:
@@ -195,14 +206,14 @@ def test_arguments_that_have_no_effect(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"eval_delay": 9}, {"eval_strategy": "epoch", "save_strategy": "epoch"}])
 def test_the_length_that_is_given_ends_the_run_as_max_steps_does(options: dict[str, Any], tmp_path: Path) -> None:
     """With an evaluation and a checkpoint of the last step."""
-    found = []
+    outcomes = []
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, **options}
     for length, steps in ((None, 7), ("7ba", 99)):
         folder = tmp_path / str(steps)
         state = train(folder, Task((LINE,), length), **options, max_steps=steps).trainer.state
         logs = [(row["step"], sorted(row)) for row in state.log_history]
-        found.append((state.global_step, logs, sorted(path.name for path in folder.glob("checkpoint-*"))))
-    assert found[0] == found[1] and found[0][0] == 7
+        outcomes.append((state.global_step, logs, sorted(path.name for path in folder.glob("checkpoint-*"))))
+    assert outcomes[0] == outcomes[1] and outcomes[0][0] == 7
 
 
 class Stopping(TrainerCallback):

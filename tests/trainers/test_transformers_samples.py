@@ -183,8 +183,8 @@ ON_RANKS: dict[str, dict[str, Any]] = {
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    found, said = launch(Path(__file__), 2, tmp_path, 240)
-    assert found == dict.fromkeys([*ON_RANKS, "seconds"], ""), "\n".join([*found.values(), said])
+    results, output = launch(Path(__file__), 2, tmp_path, 240)
+    assert results == dict.fromkeys([*ON_RANKS, "seconds"], ""), "\n".join([*results.values(), output])
 
 
 def check_seconds(folder: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
-from tests.building import sgd, tick
+from tests.building import count_calls, sgd, tick
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
@@ -330,3 +330,15 @@ def test_closed_forms_on_a_clock_whose_batches_change():
         CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock)
     tick(clock, 85, stable)
     assert stable.optimizer.param_groups[0]["lr"] == values[85]
+
+
+def test_the_cost_of_a_tick_does_not_grow_with_the_sizes():
+    def clock_with(sizes):
+        schedule = BatchSizeSchedule({f"{1000 * i}sp": 8 + i for i in range(sizes)})
+        clock = Clock(f"{1000 * sizes + 9999}sp", samples_per_batch=schedule)
+        while clock.timestamp.sample < 1000 * (sizes - 1):
+            clock.tick()
+        clock.tick()
+        return clock
+
+    assert count_calls(clock_with(4).tick) == count_calls(clock_with(100).tick)

@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import optim
-from tests.building import parameters, sgd, tick, values
+from tests.building import count_calls, parameters, sgd, tick, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
+from timesched.findings import FindingWarning
 
 
 def groups(*keys):
@@ -70,6 +72,34 @@ def test_elements_of_betas_and_momentum():
     assert optimizer.param_groups[0]["momentum"] == 0.9 / 4
 
 
+RATIO_OF_FUNCTION = [
+    (lambda state, rate=0.5: rate, 0.5),  # the way in which Python fixes a loop's variable
+    (lambda state, *, rate=0.5: rate, 0.5),
+    (lambda state, rate=0.5, *more: rate + sum(more), 0.5),
+    (lambda state, rate=0.5, ssr=1.0: rate * ssr, 0.125),
+    (lambda state, *, ssr: ssr, 0.25),
+    (lambda state, ssr: ssr, 0.25),
+    (lambda state, ssr, /: ssr, 0.25),
+    (lambda state, ratio: ratio, 0.25),
+    (lambda state, *ratio: ratio[0], 0.25),
+    (lambda *arguments: arguments[1], 0.25),
+    (functools.partial(lambda rate, state: rate, 0.5), 0.5),
+    (functools.partial(lambda state, rate: rate, rate=0.5), 0.5),
+]
+
+
+@pytest.mark.parametrize(("function", "value"), RATIO_OF_FUNCTION)
+def test_the_ratio_goes_to_ssr_or_to_a_second_parameter_without_a_default(function, value):
+    """A function of the state alone refuses a ratio, and gets none."""
+    optimizer, clock = sgd(), Clock("2ba", ssr=0.25)
+    if value == 0.5:
+        with pytest.raises(ValueError, match="takes the state alone"):
+            bind(function, optimizer, clock)
+        clock = Clock("2ba")
+    bind(function, optimizer, clock)
+    assert optimizer.param_groups[0]["lr"] == value
+
+
 def returning(value):
     return lambda state: value
 
@@ -80,7 +110,7 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"key": "momentun"}, "key='momentun': parameter group 0"),
+        ({"key": "momentun"}, "key='momentun': parameter group 0 has no such key: did you mean 'momentum'"),
         ({"key": "betas[0]"}, r"key='betas\[0\]': parameter group 0"),
         ({"key": "lr[0]"}, r"key='lr\[0\]': parameter group 0 has lr=0"),
         ({"key": "nesterov"}, "key='nesterov': parameter group 0"),
@@ -98,6 +128,13 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
         *(({"clock": clock}, f"bind.clock={clock!r}: it is") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
         ({"optimizer": groups({})}, "not a torch.optim.Optimizer"),
+        ({"schedule": sgd(), "optimizer": LinearScheduler()}, r"Write bind\(schedule, optimizer, clock\)"),
+        ({"optimizer": Clock("4ba"), "clock": sgd()}, r"Write bind\(schedule, optimizer, clock\)"),
+        (
+            {"schedule": optim.lr_scheduler.LinearLR(sgd(), 1.0, 0.0, 4)},
+            "It is a scheduler, which has an optimizer already",
+        ),
+        ({"schedule": torch.optim.lr_scheduler.StepLR(sgd(), 4)}, "It is a scheduler, which has an optimizer already"),
     ],
 )
 def test_refused_before_anything_changes(arguments, words):
@@ -106,6 +143,19 @@ def test_refused_before_anything_changes(arguments, words):
     with pytest.raises((TypeError, ValueError), match=words):
         bind(**{"schedule": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
     assert optimizer.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("betas", r"has \(0.9, 0.999\), not a finite number. .* one of its elements, as in 'betas\[0\]'"),
+        ("beta1", r"no such key: did you mean 'betas\[0\]'"),
+        ("beta2", r"no such key: did you mean 'betas\[1\]'"),
+    ],
+)
+def test_the_elements_of_betas_are_named(key, words):
+    with pytest.raises(ValueError, match=words):
+        bind(LinearScheduler(), sgd(kind=torch.optim.Adam), Clock("4ba"), key=key)
 
 
 def test_two_optimizers_on_one_clock():
@@ -177,6 +227,55 @@ def test_torchs_own_composites_are_refused():
         with pytest.raises(ValueError, match=r"SequenceScheduler\(\["):
             torch.optim.lr_scheduler.SequentialLR(optimizer, several, milestones=[2])
     assert first.last_epoch == 0 and first._step_count == 1
+
+
+# Mistakes that are warnings
+
+
+@pytest.mark.parametrize(
+    ("key", "decays", "tags", "warns"),
+    [
+        ("weight_decay", (0.0, 0.0), None, True),
+        ("weight_decay", (0.0, 0.1), None, False),
+        ("weight_decay", (0.0, 0.1), "body", True),
+        ("lr", (0.0, 0.0), None, False),
+    ],
+)
+def test_a_multiple_of_zero_is_a_warning(key, decays, tags, warns):
+    optimizer = sgd(*({"weight_decay": decay, "tags": name} for decay, name in zip(decays, ("body", "head"))))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(LinearScheduler(), optimizer, Clock("10ba"), key, tags)
+    assert len(caught) == warns
+    for each in caught:
+        assert "bind.key='weight_decay': the value is 0 in every group" in str(each.message)
+        assert each.filename == __file__
+
+
+def test_a_value_in_place_of_zero_is_no_warning():
+    bind(HalfLife("2ba"), sgd(), Clock("10ba"), key="momentum")  # a warning would be an error here
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ssr", "end"),
+    [
+        (LinearWithWarmupScheduler("20ba"), 1.0, "20ba"),
+        ([LinearScheduler(), LinearWithWarmupScheduler("8ba")], 0.5, "8ba"),
+        (LinearWithWarmupScheduler("10ba", scale_warmup=True), 0.5, None),
+        (LinearWithWarmupScheduler("10ba"), 1.0, None),
+        (MultiStepWithWarmupScheduler("10sec", ["5ba"]), 1.0, None),  # seconds do not convert to batches
+    ],
+)
+def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(schedule, sgd(), Clock("10ba", ssr=ssr))
+    assert len(caught) == (end is not None)
+    for each in caught:
+        run = Clock("10ba", ssr=ssr).max_duration
+        assert f": the warmup takes {end}, longer than the run of {run}. Shorten it." in str(each.message)
+        assert each.category is FindingWarning
+        assert each.filename == __file__
 
 
 # Values that are no numbers
@@ -326,3 +425,15 @@ def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
     with pytest.raises(ValueError, match="of parameter group 2"):
         alone.step()
     assert values(alone.optimizer)[2] == 1.0
+
+
+def test_one_bind_per_tag_costs_in_proportion_to_the_groups():
+    """So a bind of each of n groups costs n squared, and not n to the third."""
+
+    def bind_all(n):
+        optimizer, clock = sgd(*({"tags": f"tag{i}"} for i in range(n))), Clock("4ba")
+        schedulers = []
+        return lambda: [schedulers.append(bind(LinearScheduler(), optimizer, clock, tags=f"tag{i}")) for i in range(n)]
+
+    few, many = (count_calls(bind_all(n)) for n in (20, 80))
+    assert many < 16 * few

@@ -56,7 +56,7 @@ def test_counts():
     clock = Clock("2ep", batches_per_epoch=3, samples_per_batch=3)
     clock.tick(samples=Time(5, "sp"), tokens="7tok", duration=SECOND)
     clock.tick(duration=SECOND)
-    clock.tick(samples=torch.tensor(7), tokens=torch.tensor(56.0), duration=SECOND)
+    clock.tick(samples=torch.tensor(7), tokens=torch.tensor([56.0]), duration=SECOND)
     stamp = clock.timestamp
     assert (stamp.epoch, stamp.batch, stamp.sample, stamp.token, stamp.batch_in_epoch) == (1, 3, 15, 63, 0)
     assert stamp.total_wct == 3 * SECOND and stamp.get("sec") == "3sec"
@@ -86,7 +86,15 @@ def test_counts():
         ({}, lambda clock: clock.tick(tokens="3ba"), "token='3ba': it counts in ba"),
         ({}, lambda clock: clock.tick(duration=-SECOND), "duration=.*: it is not a duration"),
         ({"batches_per_epoch": 2}, lambda clock: clock.next_epoch(), "batches_per_epoch=2"),
-        *(({}, lambda clock, n=n: clock.extend(n), f"='{n}': a run of 10ba") for n in ("10ba", "9ba")),
+        *(
+            ({}, lambda clock, n=n: clock.extend(n), f"extend.max_duration='{n}': a run of 10ba")
+            for n in ("10ba", "9ba")
+        ),
+        (
+            {"max_duration": "1000sp", "samples_per_batch": 64},
+            lambda clock: clock.extend("15ba"),
+            "'15ba': a run of 1000sp",
+        ),
         ({}, lambda clock: clock.extend("3ep"), "batches_per_epoch"),
         ({}, lambda clock: clock.extend("2dur"), "max_duration='2dur': .*fraction"),
         ({}, lambda clock: clock.extend(None), "None"),
@@ -263,6 +271,15 @@ def test_extend_writes_the_value_on_the_longer_run():
     assert clock.horizon == Horizon("4ep", batches_per_epoch=10, ssr=0.5)
 
 
+def test_a_run_is_extended_whatever_its_length_converts_to():
+    for clock, longer, end in (
+        (Clock("3ba", ssr=0.5), "6ba", "3ba"),
+        (Clock("1000sp", samples_per_batch=64), "100ba", "100ba"),
+    ):
+        clock.extend(longer)
+        assert clock.max_duration == end
+
+
 @pytest.mark.parametrize(
     ("length", "options", "time", "end", "schedule_end"),
     [
@@ -306,22 +323,9 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
 # A decay that is taken back
 
 
-@pytest.mark.parametrize(
-    ("schedule", "batches", "words"),
-    [
-        (WSD, 40, None),
-        (WSD, 41, None),  # where it begins
-        (WSD, 43, r"WarmupStableDecay.* 'lr' goes back from 0.8 to 1\. Continue from a checkpoint"),
-        ([WSD, ConstantScheduler(0.5)], 43, "goes back from 0.4 to 0.5"),
-        (CooldownScheduler(ConstantScheduler(), "10ba"), 43, "goes back from 0.8 to 1"),
-        (CooldownScheduler(ConstantScheduler(), "5ba", t_start="20ba"), 43, None),  # which no length moves
-        (WSD, 51, None),  # a run that has ended
-        (LinearScheduler(), 43, None),  # a decay of all of the run
-    ],
-)
-@pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("100ba"), lambda clock: clock.end_after("60ba")])
-def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
-    clock = Clock("51ba")
+def assert_warned_of_a_new_length(length, schedule, batches, lengthen, words):
+    """There is a warning if the length of the run changes after so many batches; without `words`, there is none."""
+    clock = Clock(length)
     scheduler = bind(schedule, sgd(), clock)
     tick(clock, batches, scheduler)
     with warnings.catch_warnings(record=True) as caught:
@@ -331,12 +335,38 @@ def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
     assert all(re.search(words, str(each.message)) and each.filename == __file__ for each in caught)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "batches", "words"),
+    [
+        (WSD, 40, None),
+        (WSD, 41, None),  # where it begins
+        (WSD, 43, r"WarmupStableDecay.* 'lr' goes back from 0.8 to 1\. Continue from a checkpoint"),
+        ([WSD, ConstantScheduler(0.5)], 43, "goes back from 0.4 to 0.5"),
+        (CooldownScheduler(ConstantScheduler(), "10ba"), 43, "goes back from 0.8 to 1"),
+        (CooldownScheduler(ConstantScheduler(), "5ba", t_start="20ba"), 43, None),  # which no length moves
+        (WSD, 51, r"goes back from 0 to 1\."),  # after the end of the run
+        (LinearScheduler(), 43, None),  # a decay of all of the run
+    ],
+)
+@pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("100ba"), lambda clock: clock.end_after("60ba")])
+def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
+    assert_warned_of_a_new_length("51ba", schedule, batches, lengthen, words)
+
+
 def test_a_decay_that_is_taken_back_is_said_in_a_scaled_run():
     clock = Clock("51ba", ssr=2)
     scheduler = bind(WSD, sgd(), clock)
     tick(clock, 86, scheduler)  # the decay takes the last 20 of 102 batches
     with pytest.warns(UserWarning, match=r"goes back from 0\.8 to 1"):
         clock.extend("200ba")
+
+
+def test_a_decay_that_is_taken_back_in_the_second_group_alone():
+    clock = Clock("50ba")
+    scheduler = bind(WSD, sgd({}, {"tags": "head", "lr": 0.5}), clock, tags="head")
+    tick(clock, 43, scheduler)
+    with pytest.warns(UserWarning, match=r"'lr' goes back from 0\.35 to 0\.5"):
+        clock.extend("100ba")
 
 
 WITH_WARMUP = LinearWithWarmupScheduler("0.04dur")
@@ -362,14 +392,7 @@ WITH_WARMUP = LinearWithWarmupScheduler("0.04dur")
 )
 @pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("200ba"), lambda clock: clock.end_after("197ba")])
 def test_a_warmup_that_is_moved_is_said(schedule, batches, words, lengthen):
-    clock = Clock("100ba")
-    scheduler = bind(schedule, sgd(), clock)
-    tick(clock, batches, scheduler)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lengthen(clock)
-    assert len(caught) == (words is not None)
-    assert all(re.search(words, str(each.message)) and each.filename == __file__ for each in caught)
+    assert_warned_of_a_new_length("100ba", schedule, batches, lengthen, words)
 
 
 def test_extend_changes_nothing_where_a_scheduler_cannot_follow():

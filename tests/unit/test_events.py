@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.building import sgd
+from tests.building import counts, sgd
 from timesched import BatchSizeSchedule, Clock, LinearScheduler, Time, WarmupStableDecayScheduler, bind
 
 EPOCH, SIZE, TOKENS = 5, 4, 8  # batches, samples, tokens
@@ -26,16 +26,7 @@ def run(length: str) -> Clock:
 
 
 def position(clock: Clock, unit: str) -> Fraction:
-    """Where a clock stands, from its counters and nothing else of the clock."""
-    stamp = clock.timestamp
-    counts = {
-        "ba": Fraction(stamp.batch.value),
-        "sp": Fraction(stamp.sample.value),
-        "tok": Fraction(stamp.token.value),
-        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, EPOCH),
-    }
-    end = clock.max_duration
-    return counts[unit] if unit != "dur" else counts[end.unit.value] / end.exact
+    return counts(clock, EPOCH)[unit]
 
 
 def time_of(share: Fraction, unit: str) -> str:

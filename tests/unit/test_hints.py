@@ -82,10 +82,24 @@ def test_a_call_that_is_refused_changes_nothing():
     assert optimizer.param_groups[0] == before
 
 
-@pytest.mark.parametrize(("text", "meant"), [("2kba", "2000ba"), ("1.5ktok", "1500tok"), ("3 steps", "3ba")])
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        *(("2kba", "2Kba"), ("1.5ktok", "1.5Ktok"), ("2btok", "2Btok"), ("3 steps", "3ba")),
+        *(("10%", "0.1dur"), ("12.5 %", "0.125dur"), ("100%", "1dur")),
+    ],
+)
 def test_times(text, meant):
     with pytest.raises(ValueError, match=f"'{text}' is not a time: did you mean '{meant}'"):
         Time.from_timestring(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "meant"), [(0.1, "0.1dur"), (2000, "2000ba"), (1, "1ba"), ("0.1", "0.1dur"), ("2000", "2000ba")]
+)
+def test_a_number_without_a_unit(number, meant):
+    with pytest.raises(ValueError, match=f"{number!r} has no unit. .* as '?(in ')?{meant}'"):
+        Time.from_input(number)
 
 
 def test_torchs_own_optimizers_and_schedulers_are_not_concerned():

@@ -4,9 +4,11 @@ from fractions import Fraction
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from timesched import TimeUnit
-from timesched.positions import Mark, Milestones, Period, nearest_float
+from timesched import Horizon, TimeUnit
+from timesched.positions import Frame, Mark, Milestones, Period, nearest_float, stages, switch
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,55 @@ def test_a_float_below_a_point_has_not_reached_it(count):
         assert mark.reached((value,)) is mark.reached((tensor,)).item() is mark.reached((int(value),)) is reached
         assert milestones.passed((value,)) == milestones.passed((tensor,)).item() == milestones.passed((int(value),))
         assert milestones.passed((value,)) == int(reached)
+
+
+# Stages: one function after another
+
+
+def fold(marks, functions):
+    """The definition of `stages`: a switch at each mark, the later mark outside."""
+    value = functions[0]
+    for mark, function in zip(marks, functions[1:]):
+        value = switch(mark, value, function)
+    return value
+
+
+def constant(value):
+    return lambda counts: value
+
+
+COUNTS = st.fractions(0, 12, max_denominator=3)
+
+
+@given(st.data(), st.integers(1, 3), st.integers(0, 9))
+def test_stages_are_equal_to_a_fold_of_switches(data, counters, n):
+    """For numbers and tensors, with marks of one counter or of several, in any order of their counters."""
+    indices = data.draw(st.lists(st.integers(0, counters - 1), min_size=n, max_size=n))
+    positions = {i: sorted(data.draw(st.lists(COUNTS, min_size=n, max_size=n))) for i in range(counters)}
+    marks = [Mark(i, TimeUnit.BATCH, positions[i].pop(0)) for i in indices]
+    functions = [constant(float(k)) for k in range(n + 1)]
+    new, old = stages(marks, functions), fold(marks, functions)
+    exact = data.draw(st.lists(COUNTS, min_size=counters, max_size=counters))
+    whole, floats = [int(count) for count in exact], [float(count) for count in exact]
+    for counts in (exact, whole, floats):
+        assert new(tuple(counts)) == old(tuple(counts))
+    for counts in (whole, floats):
+        tensors = tuple(
+            torch.tensor(count, dtype=torch.int64 if counts is whole else torch.float64) for count in counts
+        )
+        assert float(new(tensors)) == float(old(tensors)) == old(tuple(counts))
+
+
+@pytest.mark.parametrize("counters", [1, 2])
+def test_ten_thousand_stages(counters):
+    """No recursion, for numbers and for tensors."""
+    marks = [Mark(k % counters, TimeUnit.BATCH, k) for k in range(10_000)]
+    value = stages(marks, [constant(float(k)) for k in range(10_001)])
+    assert value((5000,) * counters) == 5001.0
+    assert float(value((torch.tensor(5000),) * counters)) == 5001.0
+
+
+def test_between_takes_marks():
+    frame = Frame(Horizon("100ba"))
+    with pytest.raises(TypeError, match=r"Frame.between: 20 is a count. Pass marks: end.at\(count\) makes one"):
+        frame.between(frame.mark("0ba"), 20)

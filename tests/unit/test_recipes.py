@@ -1,4 +1,4 @@
-"""The recipes of docs/half_lives.md, docs/groups.md and docs/loop.md have the values of their formulas."""
+"""The recipes of docs/half_lives.md, docs/learning_rates.md and docs/loop.md have the values of their formulas."""
 
 import datetime
 import math

@@ -8,11 +8,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import optim
 from optim import WeightAverage
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
 from tests.building import parameters, run, sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.integrations.common import Binding, CountingSchedulers, Schedulers
+from timesched.integrations.common import (
+    Binding,
+    CountingSchedulers,
+    Schedulers,
+    check_average,
+    make_average,
+    read_counts,
+)
 
 COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
@@ -244,6 +252,85 @@ def test_the_last_bits_of_a_value_differ_between_processors(off, loads):
         assert_refused(made(COSINE, "100ba"), state, "saved another text")
 
 
+def scaled_by(factor):
+    return lambda state: factor / (1 + state.timestamp.batch.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, lambda function: [LINEAR, function]])
+def test_a_function_with_another_value_is_refused_though_its_name_is_the_same(wrap):
+    state = saved(wrap(scaled_by(0.5)), "10ba", 1)
+    made(wrap(scaled_by(0.5)))[2].load_state_dict(state)
+    message = assert_refused(made(wrap(scaled_by(0.75))), state, "the state is of a different schedule")
+    assert "may read something that no load restores" in message and "on_change='new'" in message
+    clock, _, scheduler = made(wrap(scaled_by(0.75)), on_change="new")
+    scheduler.load_state_dict(state)
+    assert clock.timestamp.batch == 1 and scheduler.get_last_lr()[0] > state["value"][0]
+
+
+@pytest.mark.parametrize(("off", "loads"), [(5e-13, True), (2e-12, False)])
+def test_the_last_bits_of_a_functions_value(off, loads):
+    state = saved(scaled_by(0.5), "10ba", 1)
+    state["value"] = [state["value"][0] * (1 + off)]
+    if loads:
+        made(scaled_by(0.5))[2].load_state_dict(state)
+    else:
+        assert_refused(made(scaled_by(0.5)), state, "the state is of a different schedule")
+
+
+def test_a_function_on_the_state_of_a_trainer_is_not_compared():
+    """The trainer loads its state later, so the saved value cannot be computed."""
+    trainer = SimpleNamespace(timestamp=Timestamp(batch=3), max_duration="10ba", dataloader_len=None)
+    state = bind(scaled_by(0.5), sgd(), trainer).state_dict()
+    bind(scaled_by(0.75), sgd(), trainer).load_state_dict(state)
+
+
+# Groups that were rebuilt, and states without the initial value
+
+
+def rebuild(optimizer):
+    optimizer.param_groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+
+
+def test_groups_that_were_rebuilt_with_the_same_parameters():
+    optimizer = sgd({}, {"lr": 0.5, "params": parameters(3)})
+    clock = Clock("10ba")
+    scheduler = bind(LINEAR, optimizer, clock)
+    rebuild(optimizer)
+    tick(clock, 2, scheduler)
+    assert scheduler.get_last_lr() == [0.8, 0.4]
+    for group in optimizer.param_groups:
+        del group["initial_lr"]
+    rebuild(optimizer)
+    tick(clock, 1, scheduler)
+    assert [group["initial_lr"] for group in optimizer.param_groups] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda params: params[::-1], lambda params: params[:-1], lambda params: parameters(3)]
+)
+def test_groups_with_other_parameters_are_refused(change):
+    optimizer, clock = sgd({"params": parameters(3)}), Clock("10ba")
+    scheduler = bind(LINEAR, optimizer, clock)
+    rebuild(optimizer)
+    optimizer.param_groups[0]["params"] = change(optimizer.param_groups[0]["params"])
+    clock.tick()
+    with pytest.raises(ValueError, match="parameter group 0 was replaced or moved"):
+        scheduler.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, optim.SGD])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_second_scheduler_starts_from_the_initial_value_after_a_load_without_it(kind, steps_before):
+    optimizer, clock = sgd(kind=kind, lr=1.0), Clock("10ba")
+    scheduler = bind(LINEAR, optimizer, clock)
+    saved_state = copy.deepcopy(optimizer.state_dict())
+    del saved_state["param_groups"][0]["initial_lr"]
+    saved_state["param_groups"][0]["lr"] = 0.3
+    optimizer.load_state_dict(saved_state)
+    tick(clock, steps_before, scheduler)
+    assert bind(ConstantScheduler(), optimizer, clock).base_lrs == [1.0]
+
+
 def test_the_error_has_both_schedules_and_both_values():
     state = saved(COSINE, "10ep", 12, batches_per_epoch=3)
     message = assert_refused(made(LinearScheduler(), "20ep", batches_per_epoch=3), state, "a different schedule")
@@ -440,6 +527,42 @@ def test_a_run_without_a_batch_has_not_ended_early():
     schedulers.tick({})
     with pytest.warns(UserWarning, match="ended the run at 1ba, and its schedules end at 10ba"):
         schedulers.warn_of_early_end()
+
+
+SHARDED = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=())]}])  # its parameters are DTensors
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda clock: Schedulers(sgd(), clock, []), TypeError, "entries=[]: there is no schedule"),
+        (
+            lambda clock: Schedulers(sgd(), clock, [LINEAR], average=object()).load_state_dict({"schedulers": [{}]}),
+            ValueError,
+            "average: the state has no average of the weights",
+        ),
+        (lambda clock: check_average(True, None), ValueError, "evaluate_averaged=True: there is no average"),
+        (lambda clock: make_average(SHARDED, clock, sgd), ValueError, "average: the parameters are DTensors"),
+        *(
+            (
+                lambda clock, t=t: CountingSchedulers(sgd(), clock, [LinearScheduler(t_max=t)]).tick({}),
+                ValueError,
+                words,
+            )
+            for t, words in (("9tok", "tokens: the run counts them"), ("9sp", "samples: the run counts them"))
+        ),
+        (lambda clock: read_counts(len, [1, 2]), TypeError, "count(batch)=2: it may have 'samples' and"),
+        (
+            lambda clock: read_counts(dict, {"words": 3}),
+            TypeError,
+            "count(batch)={'words': 3}: it may have 'samples' and",
+        ),
+    ],
+)
+def test_errors_of_adapters(call, kind, words):
+    with pytest.raises(kind) as error:
+        call(clock := Clock("10ba"))
+    assert words in str(error.value) and clock.timestamp == Timestamp()
 
 
 def test_other_tags_with_new_keep_the_clock_of_the_state():

@@ -1,6 +1,7 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
 import math
+import re
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,43 +13,66 @@ from timesched import *  # noqa: F403  # these are tests of all that is public
 
 RUN = Horizon("100ba", batches_per_epoch=10)
 
-# Arguments that are refused by each class when it is constructed.
+# Calls that each class refuses, after the argument that the error names.
 BAD = """
-StepScheduler: "0ba" | "-1ba" | "ten ba" | 10 | None | "1ba", gamma=nan | "1ba", gamma="0.1" | "1ba", gamma=True
-MultiStepScheduler: "10ba" | None | ["10ba", "-1ba"] | ["10ba", "x"]
-ConstantScheduler: inf | 1.0, "-1dur"
-LinearScheduler: t_max="1" | alpha_f=None
-ExponentialScheduler: -0.5 | 0.5, "0ep"
-CosineAnnealingScheduler: "nandur"
-CosineAnnealingWarmRestartsScheduler: "0ba" | "1ba", t_mult=0 | "1ba", t_mult=-1 | "1ba", t_mult=0.5
-CosineAnnealingWarmRestartsScheduler: "1ba", t_mult=1.0000000000000002 | "1ba", t_mult=1.09
-PolynomialScheduler: -1 | nan
-LinearWithWarmupScheduler: "-1ba" | "1ba", scale_warmup=1 | "1ba", alpha_s=nan
-MultiStepWithWarmupScheduler: "1ba", ["0.5"]
-ProductScheduler: [] | [function]
-WarmupStableDecayScheduler: "-1ba" | "1ba", "-1ba" | "1ba", decay_rate=0 | "1ba", decay=None
-WarmupStableDecayScheduler: "1ba", decay="geometric" | "1ba", alpha_f=-0.1, decay="harmonic"
-WarmupStableDecayScheduler: "1ba", alpha_f=5e-324, decay="harmonic"
-InverseSquareRootWithWarmupScheduler: "1ba", "0ba", "1ba" | "1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2
-PowerScheduler: "0ba" | "1ba", power=-0.5
-RexScheduler: d=1.0 | d=-0.1
-OneCycleScheduler: pct_start=1.1 | pct_start=0.6, three_phase=True | div_factor=0 | anneal="cos"
-CyclicScheduler: "0ba" | "1ba", "0ba" | "1ba", mode="square" | "1ba", gamma=-0.5
-PiecewiseScheduler: [] | "0ba" | ["0ba"] | [["0ba"]] | [["0ba", 1.0, "linear", 2]] | [["0", 1.0]] | [["0ba", "1.0"]]
-PiecewiseScheduler: [["0ba", 1.0], ["1ba", 0.5, "sqrt"]] | [["0ba", 0.0], ["1ba", 0.5, "geometric"]]
-PiecewiseScheduler: [["2ba", 0.0], ["1ba", 0.5]]
-WarmupScheduler: function, "1ba" | LinearScheduler, "1ba" | LinearScheduler(), "1ba", warmup="exponential"
-CooldownScheduler: [LinearScheduler()], "1ba" | LinearScheduler(), "1ba", decay="harmonic"
-CooldownScheduler: LinearScheduler(), "5ba", horizon=RUN | LinearScheduler(), "5ba", "5ba", horizon="10ba"
+StepScheduler.step_size: "0ba" | "-1ba" | "ten ba" | 10 | None
+StepScheduler.gamma: "1ba", gamma=nan | "1ba", gamma="0.1" | "1ba", gamma=True
+MultiStepScheduler.milestones: "10ba" | None | ["10ba", "-1ba"] | ["10ba", "x"]
+ConstantScheduler.alpha: inf
+ConstantScheduler.t_max: 1.0, "-1dur"
+LinearScheduler.t_max: t_max="1"
+LinearScheduler.alpha_f: alpha_f=None
+ExponentialScheduler.gamma: -0.5
+ExponentialScheduler.decay_period: 0.5, "0ep"
+CosineAnnealingScheduler.t_max: "nandur"
+CosineAnnealingWarmRestartsScheduler.t_0: "0ba"
+CosineAnnealingWarmRestartsScheduler.t_mult: "1ba", t_mult=0 | "1ba", t_mult=-1 | "1ba", t_mult=0.5
+CosineAnnealingWarmRestartsScheduler.t_mult: "1ba", t_mult=1.0000000000000002 | "1ba", t_mult=1.09
+PolynomialScheduler.power: -1 | nan
+LinearWithWarmupScheduler.t_warmup: "-1ba"
+LinearWithWarmupScheduler.scale_warmup: "1ba", scale_warmup=1
+LinearWithWarmupScheduler.alpha_s: "1ba", alpha_s=nan
+MultiStepWithWarmupScheduler.milestones[0]: "1ba", ["0.5"]
+ProductScheduler.schedules: [] | [function]
+SequenceScheduler.milestones: [LinearScheduler()] * 2, ["1ba", "2ba"]
+WarmupStableDecayScheduler.t_warmup: "-1ba"
+WarmupStableDecayScheduler.t_decay: "1ba", "-1ba" | "1ba", t_decay=0.1
+WarmupStableDecayScheduler.decay_rate: "1ba", decay_rate=0
+WarmupStableDecayScheduler.decay: "1ba", decay=None
+WarmupStableDecayScheduler.alpha_f: "1ba", decay="geometric" | "1ba", alpha_f=-0.1, decay="harmonic"
+WarmupStableDecayScheduler.alpha_f: "1ba", alpha_f=5e-324, decay="harmonic"
+InverseSquareRootWithWarmupScheduler.t_scale: "1ba", "0ba", "1ba"
+InverseSquareRootWithWarmupScheduler.alpha_f_decay: "1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2
+PowerScheduler.t_scale: "0ba"
+PowerScheduler.power: "1ba", power=-0.5
+RexScheduler.d: d=1.0 | d=-0.1
+OneCycleScheduler.pct_start: pct_start=1.1 | pct_start=0.6, three_phase=True
+OneCycleScheduler.div_factor: div_factor=0
+OneCycleScheduler.anneal: anneal="cos"
+CyclicScheduler.t_up: "0ba"
+CyclicScheduler.t_down: "1ba", "0ba"
+CyclicScheduler.mode: "1ba", mode="square"
+CyclicScheduler.gamma: "1ba", gamma=-0.5
+PiecewiseScheduler.points: [] | "0ba" | [["0ba", 0.0], ["1ba", 0.5, "geometric"]] | [["2ba", 0.0], ["1ba", 0.5]]
+PiecewiseScheduler.points[0]: ["0ba"] | [["0ba"]] | [["0ba", 1.0, "linear", 2]]
+PiecewiseScheduler.points[0][0]: [["0", 1.0]]
+PiecewiseScheduler.points[0][1]: [["0ba", "1.0"]]
+PiecewiseScheduler.points[1][2]: [["0ba", 1.0], ["1ba", 0.5, "sqrt"]]
+WarmupScheduler.schedule: function, "1ba" | LinearScheduler, "1ba"
+WarmupScheduler.warmup: LinearScheduler(), "1ba", warmup="exponential"
+CooldownScheduler.schedule: [LinearScheduler()], "1ba"
+CooldownScheduler.alpha_f: LinearScheduler(), "1ba", decay="harmonic"
+CooldownScheduler.t_start: LinearScheduler(), "5ba", horizon=RUN
+CooldownScheduler.horizon: LinearScheduler(), "5ba", "5ba", horizon="10ba"
 """
 ROWS = [row.split(": ", 1) for row in BAD.strip().splitlines()]
 
 
-@pytest.mark.parametrize("call", [f"{name}({each})" for name, several in ROWS for each in several.split(" | ")])
-def test_refused_when_constructed(call):
+@pytest.mark.parametrize(("argument", "call"), [(name, each) for name, calls in ROWS for each in calls.split(" | ")])
+def test_refused_when_constructed(argument, call):
     more = {"nan": math.nan, "inf": math.inf, "RUN": RUN, "function": lambda state: 1.0}
-    with pytest.raises((TypeError, ValueError), match=r"Scheduler[.:]"):
-        eval(call, {**vars(timesched), **more})
+    with pytest.raises((TypeError, ValueError), match=rf"^{re.escape(argument)}(=|: | at |\[)"):
+        eval(f"{argument.partition('.')[0]}({call})", {**vars(timesched), **more})
 
 
 def test_schedules_in_different_units_compare():
@@ -285,3 +309,20 @@ def test_threads_share_a_schedule():
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda run: schedule.at("5ba", run), runs))
     assert found == [1 - 5 / run.max_duration.value for run in runs]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineAnnealingWithWarmupScheduler("5ba", t_max="40ba", alpha_f=0.1),
+        WarmupStableDecayScheduler("5ba", t_decay="10ba", t_max="40ba"),
+        LinearWithWarmupScheduler("5ba", t_max="40ba", alpha_f=0.25),
+    ],
+)
+def test_a_schedule_that_ends_before_the_run_keeps_its_last_value_in_a_sequence_of_one(schedule):
+    """The error names this form, which is exact: the values of a run of this length, and then the last of them."""
+    with pytest.raises(ValueError, match=r"SequenceScheduler\(\[schedule\], \[\]\) in its place"):
+        schedule.at("3ba", Horizon("100ba"))
+    held = SequenceScheduler([schedule], [])
+    for batch in range(101):
+        assert held.at(f"{batch}ba", Horizon("100ba")) == schedule.at(f"{min(batch, 40)}ba", Horizon("40ba"))

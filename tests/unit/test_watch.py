@@ -198,6 +198,68 @@ def test_copies_are_watched_alone(duplicate):
     assert copied_optimizer.param_groups[0]["lr"] == 1 - 4 / 9999
 
 
+# A learning rate that may have decayed
+
+
+def trained(kind=torch.optim.AdamW, lr=0.25, **group):
+    optimizer = sgd(group, kind=kind, lr=lr)
+    update(optimizer)
+    return optimizer
+
+
+PRESUMED = (
+    r"the optimizer has made steps, and parameter group 0 has no 'initial_lr'. .* rate, 0.25, is taken for the peak"
+)
+JUMPS = {
+    "a clock that has moved": None,
+    "go_to": lambda clock: clock.go_to(Timestamp(batch=50)),
+    "load": lambda clock: clock.load_state_dict(make(batches_per_epoch=None)[1].state_dict() | {"batch": 50}),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, optim.AdamW])
+@pytest.mark.parametrize("jump", JUMPS.values(), ids=JUMPS)
+def test_a_learning_rate_that_is_presumed_to_be_the_peak(kind, jump):
+    clock = Clock("9999ba")
+    if jump is None:
+        tick(clock, 50)
+    optimizer = trained(kind)
+    scheduler = bind(LINEAR, optimizer, clock)
+    if jump is not None:
+        jump(clock)
+    update(optimizer), clock.tick()
+    with warns_once(PRESUMED):
+        scheduler.step()
+    tick(clock, 2, scheduler)
+
+
+def test_the_cure():
+    optimizer, clock = trained(initial_lr=0.5), Clock("100ba")
+    scheduler = bind(LINEAR, optimizer, clock)
+    clock.go_to(Timestamp(batch=50))
+    tick(clock, 2, scheduler)
+    assert optimizer.param_groups[0]["lr"] == 0.24
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "key"), [(lambda: sgd(kind=torch.optim.AdamW), "lr"), (trained, "weight_decay"), (sgd, "lr")]
+)
+def test_a_new_optimizer_and_other_keys_are_not_concerned(make_optimizer, key):
+    clock = Clock("100ba")
+    scheduler = bind(LINEAR, make_optimizer() if key == "lr" else trained(weight_decay=0.1), clock, key=key)
+    clock.go_to(Timestamp(batch=50))
+    tick(clock, 2, scheduler)
+
+
+def test_ticks_and_a_load_of_the_scheduler_are_no_jump():
+    clock = Clock("100ba")
+    tick(clock, 3, bind(LINEAR, trained(), clock))
+    state = make()[2].state_dict()
+    scheduler = bind(LINEAR, trained(), clock, on_change="new")
+    scheduler.load_state_dict(state)
+    tick(clock, 2, scheduler)
+
+
 # No step
 
 

@@ -23,7 +23,8 @@ from timesched.binding.counter import make_counter
 from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
 from timesched.binding.groups import GroupTarget, read_tags
 from timesched.binding.keys import Key, require_count
-from timesched.binding.owner import UNBOUND, leave_clock, take_ownership
+from timesched.binding.owner import UNBOUND, leave_clock, renew_initial_values, take_ownership
+from timesched.binding.warn import find_presumed_peak
 from timesched.binding.watch import Watch, make_watch
 from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
 from timesched.clock import Clock
@@ -87,10 +88,12 @@ class Bound:
         self._counter = make_counter(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
+        renew_initial_values(optimizer)
+        presumed_peak = find_presumed_peak(self)
         select_new_groups(self)
         self.refresh()
         take_ownership(self)  # last: a constructor that raises changes no other scheduler
-        self._watch = make_watch(self)
+        self._watch = make_watch(self, presumed_peak)
 
     @property
     def schedule(self) -> Any:
@@ -125,10 +128,8 @@ class Bound:
                 f"{name}.step.epoch={epoch!r}: the scheduler counts its own steps. Set last_epoch or its clock instead."
             )
         self.catch_up()
-        watch = self._watch
-        if watch is not None and watch.has_stepped:
-            self._watch = None
-            watch.warn_at_second_step(self)
+        if self._watch is not None:
+            self._watch.warn_before_step(self)
         write(self, self._evaluator.value(self._counter.position(1)))
         self._counter.advance()
         if self._watch is not None:
@@ -314,6 +315,11 @@ class Bound:
     def was_never_stepped(self) -> bool:
         """Whether it was not stepped since it was made or loaded."""
         return self._watch is not None and not self._watch.has_stepped
+
+    def clock_has_jumped(self) -> None:
+        """Its clock has gone to another position, by other calls than ticks."""
+        if self._watch is not None:
+            self._watch.has_jumped = True
 
     def optimizer_has_loaded(self) -> None:
         """Forget what was written. An optimizer that keeps its groups in a load calls this."""

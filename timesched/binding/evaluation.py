@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import numbers
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
 from timesched.positions import Frame
-from timesched.schedule import Resolution, Schedule
+from timesched.schedule import Resolution, Schedule, pass_ratio
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
@@ -27,9 +26,10 @@ def read_schedules(schedule: object) -> list[Any]:
     schedules = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
     for item in schedules:
         if isinstance(item, type) or not callable(item):
-            raise TypeError(
-                f"schedule={item!r}: it is not a schedule. Pass a schedule of timesched, or a function of (state, ssr)."
-            )
+            advice = "Pass a schedule of timesched, or a function of (state, ssr)."
+            if hasattr(item, "load_state_dict"):
+                advice = "It is a scheduler, which has an optimizer already: call its own step()."
+            raise TypeError(f"schedule={item!r}: it is not a schedule. {advice}")
         if item is not schedule and isinstance(item, Schedule):
             item.refuse_to_multiply()
     if not schedules:
@@ -96,15 +96,12 @@ def _make_function(
         from timesched.integrations.composer_state import call_on_clock
 
         function = partial(call_on_clock, schedule, set() if units is None else units)
-    try:
-        inspect.signature(schedule).bind(clock, ratio)
-    except TypeError:
-        if ratio != 1.0:
-            raise ValueError(
-                f"ssr={ratio}: {schedule!r} takes the state alone, and ignores the ratio. Let it take (state, ssr)."
-            ) from None
-        return lambda clock: _multiplier(schedule, function, clock)
-    return lambda clock: _multiplier(schedule, function, clock, ratio)
+    positional, keyword = pass_ratio(schedule, ratio)
+    if ratio != 1.0 and not positional and not keyword:
+        raise ValueError(
+            f"ssr={ratio}: {schedule!r} takes the state alone, and ignores the ratio. Let it take (state, ssr)."
+        )
+    return lambda clock: _multiplier(schedule, function, clock, *positional, **keyword)
 
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
@@ -120,10 +117,10 @@ def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any
     return value
 
 
-def _multiplier(schedule: object, function: Any, *arguments: object) -> float:
+def _multiplier(schedule: object, function: Any, *arguments: object, **ratio: float) -> float:
     """The value of a user's schedule as a float. `function` calls the schedule."""
     try:
-        value = function(*arguments)
+        value = function(*arguments, **ratio)
     except TypeError as error:
         raise TypeError(
             f"schedule={qualified_name(schedule)}: {error}. Pass a function of (state) or (state, ssr), which reads "

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.bound import Bound, BoundLR, OnChange
+from timesched.binding.evaluation import read_schedules
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.clock import Clock
 from timesched.horizon import State
@@ -94,6 +95,9 @@ def bind(
     >>> clock.tick(); scheduler.step(); scheduler.get_last_lr()
     [0.30000000000000004]
     """
+    if isinstance(schedule, Optimizer) or isinstance(clock, Optimizer):
+        raise TypeError("bind: the arguments are in another order. Write bind(schedule, optimizer, clock).")
+    read_schedules(schedule)
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"bind.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
     if not isinstance(optimizer, Optimizer):

@@ -47,16 +47,19 @@ class GroupTarget:
         return [index for index, _ in self.indexed_groups]
 
     def present_indices(self) -> set[int]:
-        """The indices that the tags select now, with groups that were added and not selected yet."""
-        return set(select_groups(self.optimizer.param_groups, self.tags))
+        """The indices of the selected groups, with groups that were added and not selected yet."""
+        return {*self.indices, *self.new_indices()}
 
-    def overlaps(self, other: GroupTarget) -> bool:
-        """Whether another target of the optimizer has this key of one of its groups, with added groups."""
-        return self.key.name == other.key.name and not self.present_indices().isdisjoint(other.indices)
+    def overlaps(self, key: str, indices: set[int]) -> bool:
+        """Whether it has this key of one of these groups, with groups that were added and not selected yet."""
+        return self.key.name == key and not indices.isdisjoint(self.present_indices())
 
     def new_indices(self) -> set[int]:
         """The indices of the groups that were added, and have the tags."""
-        return {i for i in self.present_indices() if i >= len(self.known_groups)}
+        known = len(self.known_groups)
+        if not self.has_new_groups():
+            return set()
+        return {known + i for i in select_groups(self.optimizer.param_groups[known:], self.tags)}
 
     # Groups that were added
 
@@ -135,8 +138,8 @@ class GroupTarget:
     def find_again(self) -> None:
         """Find the selected groups again, since the optimizer may have replaced their dicts.
 
-        A group is the same as long as its dict or its list of parameters is the same object. An optimizer that loads a
-        state makes new dicts around the old lists, and a parameter wrapper puts new lists into the old dicts.
+        A group is the same as long as its dict is the same object, or its parameters are, one by one. An optimizer that
+        loads a state makes new dicts around the old lists, and a parameter wrapper puts new lists into the old dicts.
         Raises `ValueError` if groups were removed, or if a selected group was replaced or moved to a different index.
         """
         groups, known = self.optimizer.param_groups, self.known_groups
@@ -146,12 +149,13 @@ class GroupTarget:
                 f"it was scheduled. Call unbind() on the scheduler, and make another one."
             )
         for i, group in self.indexed_groups:
-            if groups[i] is not group and groups[i]["params"] is not group["params"]:
+            if groups[i] is not group and not _has_same_parameters(groups[i], group):
                 raise ValueError(
                     f"key={self.key.name!r}: parameter group {i} was replaced or moved after it was scheduled. "
                     f"Call unbind() on the scheduler, and make another one."
                 )
         self.indexed_groups, self.known_groups = [(i, groups[i]) for i in self.indices], groups[: len(known)]
+        self.note_initial_values()  # into new dicts that lack them
 
     def values(self) -> list[Any]:
         """The value in each group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
@@ -195,6 +199,11 @@ class GroupTarget:
         """The entries of a saved state that say what it is of."""
         tags = None if self.tags is None else sorted(read_tags(self.tags), key=str)
         return {"key": self.key.name, "tags": tags}
+
+
+def _has_same_parameters(group: ParamGroup, other: ParamGroup) -> bool:
+    """Whether two groups have the same parameters, in the same order."""
+    return len(group["params"]) == len(other["params"]) and all(map(is_, group["params"], other["params"]))
 
 
 # Tags, factors and names

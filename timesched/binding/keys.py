@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timesched.hints import name_hint
 from timesched.ops import host_scalar
 from timesched.time.units import exact_number
 from timesched.types import ParamGroup
@@ -36,8 +37,9 @@ class Key:
     def require_number(self, group: ParamGroup, group_name: str) -> Any:
         """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
         if self.key not in group:
-            known = ", ".join(sorted(str(key) for key in group if key != "params"))
-            raise ValueError(f"key={self.name!r}: {group_name} has no such key. Pass one of its keys: {known}.")
+            raise ValueError(
+                f"key={self.name!r}: {group_name} has no such key{name_hint(self.name, _key_names(group))}"
+            )
         value = group[self.key]
         if self.index is not None:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
@@ -47,9 +49,11 @@ class Key:
                 )
             value = value[self.index]
         if read_number(value) is None:
+            is_tuple = isinstance(value, (tuple, list)) and len(value) > 0
+            advice = f"pass one of its elements, as in '{self.key}[0]'" if is_tuple else "pass another key"
             raise ValueError(
                 f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Give the group a number or a "
-                f"tensor with one float, or pass another key."
+                f"tensor with one float, or {advice}."
             )
         return value
 
@@ -72,6 +76,17 @@ class Key:
         else:
             values = group[self.key]
             group[self.key] = type(values)([*values[: self.index], number, *values[self.index + 1 :]])
+
+
+def _key_names(group: ParamGroup) -> list[str]:
+    """The keys of a group that a scheduler may write, with the elements of tuples one by one."""
+    names = []
+    for key, value in sorted(group.items()):
+        if isinstance(value, (tuple, list)) and key != "params":
+            names += [f"{key}[{i}]" for i, _ in enumerate(value)]
+        elif read_number(value) is not None:
+            names.append(key)
+    return names
 
 
 def fill(old: Tensor, value: float | Tensor) -> None:

@@ -6,6 +6,7 @@ Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, o
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
@@ -43,8 +44,9 @@ def take_ownership(scheduler: Bound) -> None:
     if scheduler.refusal is not None:
         return
     earlier = [other for other in _living_schedulers(scheduler.optimizer) if other is not scheduler]
+    indices = set(scheduler.indices)
     for other in earlier:  # all of them, so that each error names the present owner
-        if other.refusal != UNBOUND and other._target.overlaps(scheduler._target):
+        if other.refusal != UNBOUND and other._target.overlaps(scheduler.key, indices):
             cause = f"since {scheduler._describe()} was created later"
             other.refusal = f"no longer controls it, {cause}. {_ADVICE}"
             leave_clock(other)
@@ -52,6 +54,16 @@ def take_ownership(scheduler: Bound) -> None:
     if isinstance(scheduler.clock, Clock):
         scheduler.clock.notify(scheduler)
     scheduler._accept_groups()
+
+
+def renew_initial_values(optimizer: Optimizer) -> None:
+    """Write the initial values into groups that have lost them, as by a load, before a new scheduler reads them."""
+    groups = optimizer.param_groups
+    for scheduler in find_owners(optimizer):
+        target = scheduler._target
+        if any(i < len(groups) and target.initial_key not in groups[i] for i in target.indices):
+            with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
+                target.find_again()
 
 
 def leave_clock(scheduler: Bound) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timesched.binding.counter import ClockCounter, StepCounter
-from timesched.binding.evaluation import is_composer_scheduler, read_schedules
+from timesched.binding.evaluation import read_schedules, select_schedules
 from timesched.binding.keys import require_finite
 from timesched.binding.writing import check_write_access
 from timesched.schedule import schedule_times
@@ -69,13 +69,18 @@ def is_of_other_schedule(scheduler: Bound, state: Mapping[str, object]) -> bool:
     if state["schedule"] != scheduler._describe():
         return True
     schedule, counter = scheduler.schedule, scheduler._counter
-    if isinstance(counter, ClockCounter) and any(map(is_composer_scheduler, read_schedules(schedule))):
-        return True  # its text is the name of its class, without the arguments
+    if isinstance(counter, ClockCounter) and has_function(schedule):
+        return True  # its text is a name, which says nothing about its value
     present = counter.state_dict()
     if state.get("horizon") == present.get("horizon"):
         return False
     is_share = any(time.unit is TimeUnit.DURATION for time in schedule_times(schedule))
     return getattr(schedule, "relative", True) or (is_share and state["length"] != present.get("length"))
+
+
+def has_function(schedule: object) -> bool:
+    """Whether a function, or a scheduler written for Composer, is bound: not only schedules of this package."""
+    return len(select_schedules(schedule)) < len(read_schedules(schedule))
 
 
 def restore_contents(scheduler: Bound, contents: StateContents) -> None:
@@ -128,12 +133,12 @@ def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], clas
         if are_close(saved["value"], present["value"]):
             return
         lines = [f"value at step {saved['last_epoch']}: {saved['value']} saved, {present['value']} now"]
-    pairs = [(saved.get(name), present.get(name)) for name in ("horizon", "schedule")]
-    for then, now in pairs:
-        if then != now:
-            lines.insert(0, f"saved {then}\n    now   {now}")
+    pairs = [(saved.get(name), present.get(name)) for name in ("schedule", "horizon")]
+    differing = [f"saved {then}\n    now   {now}" for then, now in pairs if then != now]
+    if not differing:
+        lines.append("A function may read something that no load restores, such as a metric or a random number.")
     raise ValueError(
-        "\n    ".join([f"{class_name}.schedule: the state is of a different schedule.", *lines])
+        "\n    ".join([f"{class_name}.schedule: the state is of a different schedule.", *differing, *lines])
         + "\nMake the saved schedule again, or pass on_change='new' to continue with the present schedule. "
         "See docs/troubleshooting.md."
     )

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+from torch.optim import Optimizer
+
 from timesched.binding.evaluation import select_schedules
+from timesched.binding.groups import select_groups
+from timesched.binding.keys import read_number
 from timesched.findings import FindingWarning, find_long_warmup
 from timesched.horizon import State
 
@@ -38,6 +44,34 @@ def warn_of_zero(scheduler: Bound) -> None:
             FindingWarning,
             stacklevel=3,
         )
+
+
+def find_presumed_peak(scheduler: Bound) -> str | None:
+    """The text for a learning rate that a scheduler multiplies, and that may have decayed already.
+
+    It is the learning rate of a group without `initial_lr`, of an optimizer that has made steps.
+    """
+    optimizer, key = scheduler.optimizer, scheduler._target.key
+    if not scheduler.relative or key.name != "lr" or not _has_made_steps(optimizer):
+        return None
+    for i in select_groups(optimizer.param_groups, scheduler.tags):
+        learning_rate = read_number(key.peek(optimizer.param_groups[i]))
+        if "initial_lr" not in optimizer.param_groups[i] and learning_rate is not None:
+            return (
+                f"bind.key='lr': the optimizer has made steps, and parameter group {i} has no 'initial_lr'. So its "
+                f"present learning rate, {learning_rate:.6g}, is taken for the peak. If it has decayed, set "
+                f"group['initial_lr'] to the peak before bind()."
+            )
+    return None
+
+
+def _has_made_steps(optimizer: Optimizer) -> bool:
+    """Whether the state of an optimizer counts steps. A count on a device is read."""
+    for state in optimizer.state.values():
+        steps = state.get("step") if isinstance(state, Mapping) else None
+        if steps is not None and not (isinstance(steps, Tensor) and steps.is_meta):
+            return float(steps) > 0
+    return False
 
 
 def warn_of_jump(scheduler: Any, phase: str, before: list[object]) -> None:

@@ -21,9 +21,11 @@ _ADAPTERS = {"transformers": "timesched.integrations.transformers", "lightning":
 class Watch:
     """Notes what a scheduler wrote, until its second step since it was made or loaded. Then it warns of mistakes."""
 
-    def __init__(self, scheduler: Bound) -> None:
+    def __init__(self, scheduler: Bound, presumed_peak: str | None) -> None:
         self.timestamp = scheduler.clock.timestamp if isinstance(scheduler.clock, Clock) else None
         self.has_stepped = False
+        self.presumed_peak = presumed_peak  # the text of a warning, if the clock was moved before the first step
+        self.has_jumped = self.timestamp is not None and self.timestamp.batch > 0
         self.note_values(scheduler)
 
     def note_values(self, scheduler: Bound) -> None:
@@ -36,9 +38,15 @@ class Watch:
         """Forget the values, since the optimizer has loaded others."""
         self.written = []
 
-    def warn_at_second_step(self, scheduler: Bound) -> None:
-        """Warn of each mistake that shows before the second step writes."""
-        for text in (*self._find_clock_faults(scheduler), *self._find_other_writer(scheduler)):
+    def warn_before_step(self, scheduler: Bound) -> None:
+        """Warn of each mistake that shows before the first and the second step. The second step ends the watch."""
+        if self.has_stepped:
+            scheduler._watch = None
+            texts = [*self._find_clock_faults(scheduler), *self._find_other_writer(scheduler)]
+        else:
+            texts = [self.presumed_peak] if self.presumed_peak and self.has_jumped else []
+            self.presumed_peak = None
+        for text in texts:
             warnings.warn(text, stacklevel=3)
 
     def _find_clock_faults(self, scheduler: Bound) -> Iterator[str]:
@@ -76,9 +84,9 @@ class Watch:
                 return
 
 
-def make_watch(scheduler: Bound) -> Watch | None:
+def make_watch(scheduler: Bound, presumed_peak: str | None = None) -> Watch | None:
     """The watch over a scheduler; None if a graph may count its steps."""
-    return None if isinstance(scheduler._counter.steps, Tensor) else Watch(scheduler)
+    return None if isinstance(scheduler._counter.steps, Tensor) else Watch(scheduler, presumed_peak)
 
 
 def _read(scheduler: Bound, group: dict[str, object]) -> float | None:

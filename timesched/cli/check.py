@@ -8,6 +8,7 @@
 - tags that match no group (with --model)
 - two schedulers of one key
 - norms or biases with weight decay (with --model)
+- an alpha_f above 1 for the learning rate
 - a schedule that multiplies 0, such as the weight decay of an optimizer without one (with --model)
 - bfloat16 weights that the learning rate cannot change (with --model)
 - a learning rate of Muon that suits a different adjust_lr_fn (with --model)
@@ -157,6 +158,17 @@ def find_negative_learning_rate(course: Course) -> Iterator[str]:
         )
 
 
+def find_rising_alpha(course: Course) -> Iterator[str]:
+    """Yield a line for each schedule that ends above the initial learning rate."""
+    for schedule in getattr(course.source.schedule, "schedules", [course.source.schedule]):
+        alpha_f = getattr(schedule, "alpha_f", None)
+        if course.is_learning_rate and course.scheduler.relative and alpha_f is not None and alpha_f > 1:
+            yield (
+                f"alpha_f={alpha_f:g} is a multiple of the initial learning rate, so {type(schedule).__name__} ends "
+                f"above it. Pass a multiple such as 0.1."
+            )
+
+
 def find_unreached_marks(course: Course) -> Iterator[str]:
     """Yield a line for each mark after the end. A decay, a milestone or a phase has no batch at the end itself."""
     long_warmup = find_long_warmup(course.source.schedule, course.source.horizon)
@@ -239,7 +251,13 @@ def find_miscorrected_average(course: Course) -> Iterator[str]:
         )
 
 
-FINDERS_OF_FINITE_VALUES = [find_negative_learning_rate, find_unreached_marks, find_jump, find_late_end]
+FINDERS_OF_FINITE_VALUES = [
+    find_negative_learning_rate,
+    find_rising_alpha,
+    find_unreached_marks,
+    find_jump,
+    find_late_end,
+]
 FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 

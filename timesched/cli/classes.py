@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import inspect
 
-from optim.config.names import LR, SCHEDULE
+from optim.config.names import LR
 from optim.scheduler import DEFAULTS
+from timesched.reading import SCHEDULE
 
 _KINDS = {
     "Schedules, which multiply the initial value": SCHEDULE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import math
 import os
@@ -17,16 +16,14 @@ from typing import Any
 import torch
 
 from optim.config.build import Trial, make_trial
-from optim.config.names import SCHEDULE, SCHEDULER, read_constructor
+from optim.config.names import SCHEDULER
 from optim.config.problems import prefix_errors
 from optim.config.read import read
-from timesched.cli.peers import PEERS
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.findings import FindingWarning
-from timesched.half_life import HalfLife
-from timesched.hints import similar_names
+from timesched.reading import SCHEDULE, read_calls
 
 SCHEDULE_HELP = "a class with its arguments, a config, or an entry of a config: see timesched --help"
 _RUN_KEYS = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
@@ -160,57 +157,9 @@ def make_sources(text: str, run: dict[str, object], learning_rate: float | None 
 
 
 def read_entry(text: str) -> dict[str, Any]:
-    """Read a string such as `Name(1, key=[2, Other()])` as the entry of a config. A name alone is `Name()`.
-
-    Nothing is evaluated: arguments are literals, lists and such calls.
-    """
-    try:
-        tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval")
-        compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is written twice
-    except SyntaxError as error:
-        raise ValueError(f"{text!r:.80}: {error.msg}. Write a call such as Name(argument=1).") from None
-    entry = _read_argument(tree.body)
-    if not isinstance(tree.body, ast.Call):
-        raise ValueError(f"{text!r}: this is not a schedule. Write \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
-    return entry  # type: ignore[no-any-return]  # of a call
-
-
-def _read_argument(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-        return _read_call(node, ast.unparse(node.func))
-    if isinstance(node, ast.List):
-        return [_read_argument(element) for element in node.elts]
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise ValueError(f"{ast.unparse(node):.80}: this is not a literal. Write numbers, strings and lists.") from None
-
-
-def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
-    owner, _, name = function.rpartition(".")
-    of_half_life = bool(owner) and name == "of" and resolve_class(owner.rpartition(".")[2]) is HalfLife
-    cls = HalfLife if of_half_life else resolve_class(name)  # before the arguments are read
-    positional = list(map(_read_argument, call.args))
-    named = {argument.arg or "**": _read_argument(argument.value) for argument in call.keywords}
-    if of_half_life:  # the form of its repr
-        known = HalfLife.of(*positional, **named)
-        return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
-    parameters = read_constructor(cls).parameters.values()
-    names = [argument.name for argument in parameters if argument.kind is argument.POSITIONAL_OR_KEYWORD]
-    if len(positional) > len(names) or not named.keys().isdisjoint(names[: len(positional)]):
-        raise ValueError(f"{ast.unparse(call)}: there are too many arguments. {cls.__name__} takes {', '.join(names)}.")
-    return {cls.__name__: {**dict(zip(names, positional)), **named}}
-
-
-def resolve_class(name: str) -> type:
-    """Return the class of a name, which may be short: see `optim.config.names.Family`.
-
-    Schedules come before absolute-value schedulers. Raises `ValueError` if several classes match, or no class does.
-    """
-    classes = replace(SCHEDULER, bases=()).find_all(name)  # without the classes of users
-    if len(classes) == 1:
-        return next(iter(classes.values()))
-    calls = [call for call, names in PEERS.items() if name.lower() in names.split() and not classes]
-    suggestion = " or ".join(calls or map(repr, classes or similar_names(name, SCHEDULER.public_classes)))
-    advice = f"Did you mean {suggestion}?" if suggestion else "Run timesched list to see all names."
-    raise ValueError(f"{name!r}: no schedule has this name. {advice}")
+    """The text of a call, or of a list of calls, as the entry of a config. A list is a product."""
+    family = replace(SCHEDULER, bases=())  # without the classes of users
+    entry = read_calls(
+        text, lambda name: family.find(name, "SCHEDULE"), lambda cls, arguments: {cls.__name__: arguments}, "SCHEDULE"
+    )
+    return {"ProductScheduler": {"schedules": entry}} if isinstance(entry, list) else entry

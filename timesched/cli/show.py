@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, is_config, make_sources, read_finite, read_run
 from timesched.drawing.axes import save
-from timesched.drawing.lines import Line, Source, line
+from timesched.drawing.lines import Line, Source, line, panels
 from timesched.drawing.table import values_table
 from timesched.drawing.text import text
 
@@ -26,7 +26,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     show = commands.add_parser(
         "show", help="a table of values", description="Print the values of schedules over a run."
     )
-    plot = commands.add_parser("plot", help="a picture", description="Draw schedules over a run, all in one picture.")
+    plot = commands.add_parser(
+        "plot", help="a picture", description="Draw schedules over a run, in one picture for each key."
+    )
     for command, name in ((show, "show"), (plot, "plot")):
         command.epilog = _EXAMPLES.format(name)
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE", help=SCHEDULE_HELP)
@@ -68,7 +70,14 @@ def _run_plot(options: argparse.Namespace) -> int:
         raise ValueError(
             f"--unit: the runs are counted in {' and '.join(units)}, and one axis has one unit. Pass --unit dur."
         )
-    print(picture(lines) if options.out is None else f"wrote {save(lines, options.out)}")
+    if options.out is not None:
+        print(f"wrote {save(lines, options.out)}")
+        return 0
+    groups = panels(lines)
+    if len(groups) == 1:
+        print(picture(lines))
+    else:
+        print("\n\n".join(f"{group[0].quantity}\n{picture(group)}" for group in groups))
     return 0
 
 

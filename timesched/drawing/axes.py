@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timesched.drawing.lines import UNIT_NAMES, Line, picture_marks
+from timesched.drawing.lines import UNIT_NAMES, Line, panels, picture_marks
 from timesched.drawing.svg import COLOURS
 from timesched.time.units import format_number
 
@@ -71,17 +71,19 @@ def _draw_mark(ax: Axes, name: str, x: float) -> None:
 
 
 def save(lines: Sequence[Line], path: str) -> str:
-    """Write a picture to a file and return its path. The file's suffix is the format; without a suffix it is PNG.
+    """Write a picture to a file and return its path, with a panel for each quantity.
 
-    Raises `ImportError` without matplotlib.
+    The file's suffix is the format; without a suffix it is PNG. Raises `ImportError` without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(f"{path!r}: writing a picture needs matplotlib. Run 'pip install matplotlib'.") from None
-    size = SIZE[0], SIZE[1] + 0.2 * len(lines)  # with room for the legend
+    panel_lines = panels(lines)
+    size = SIZE[0], SIZE[1] * len(panel_lines) + 0.2 * len(lines)  # with room for the legends
     figure = Figure(figsize=size, layout="constrained")  # without pyplot, and so without a window system
-    draw(lines, figure.add_subplot())
+    for i, group in enumerate(panel_lines, start=1):
+        draw(group, figure.add_subplot(len(panel_lines), 1, i))
     path = path if Path(path).suffix else f"{path}.png"
     figure.savefig(path, dpi=150)
     return path

@@ -153,6 +153,12 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, quantity=source.quantity)
 
 
+def panels(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each quantity: a learning rate and a weight decay on one axis would leave one of them flat."""
+    quantities = dict.fromkeys(line.quantity for line in lines)
+    return [[line for line in lines if line.quantity == quantity] for quantity in quantities]
+
+
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
     """The end of a picture's horizontal axis, and the two ends of the vertical axis, which contains 0."""
     low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)

@@ -19,7 +19,8 @@ def notebook_html(shown: object, sources: Callable[[], list[Source]], run: str =
     """The HTML of an object in a notebook: its `repr`, a picture and the length of the run, or the error."""
     try:
         pictured = sources()
-        picture = svg([lines_module.line(source) for source in pictured])
+        lines = [lines_module.line(source) for source in pictured]
+        picture = "".join(map(svg, lines_module.panels(lines)))
         note = f"on a run of {pictured[0].horizon.max_duration}{run}"
     except (TypeError, ValueError) as error:
         picture, note = "", f"no picture: {error}"

@@ -13,18 +13,18 @@ from timesched.clock import Clock
 from timesched.time.units import TimeUnit
 
 
-def call_on_clock(scheduler: Any, units: set[TimeUnit], clock: Clock, *ratio: float) -> Any:
+def call_on_clock(scheduler: Any, units: set[TimeUnit], clock: Clock, *positional_ratio: float, **ratio: float) -> Any:
     """Call a scheduler written for Composer with the state of a clock, and return its value.
 
-    `units`: receives the units of the counters that the scheduler reads. `ratio`: the scale-schedule ratio, unless the
-    scheduler takes the state alone.
+    `units`: receives the units of the counters that the scheduler reads. The rest passes the scale-schedule ratio, as
+    `timesched.schedule.pass_ratio` says.
 
     Raises `ValueError` if Composer cannot convert or compare the scheduler's times, or if the length of the run is not
     a whole count. Raises `AttributeError` if the scheduler reads more of the state than a clock has. Other errors are
     the scheduler's own.
     """
     try:
-        return scheduler(ClockState(clock, units), *ratio)
+        return scheduler(ClockState(clock, units), *positional_ratio, **ratio)
     except RuntimeError as error:  # Composer's, for times of different units
         raise ValueError(
             f"{type(scheduler).__name__}: {str(error).removesuffix('.')}. Give the clock batches_per_epoch, by which "

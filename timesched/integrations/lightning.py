@@ -22,6 +22,7 @@ from timesched.batch_size_sampler import find_sampler
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
+from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
 from timesched.types import StateDict
 
@@ -108,6 +109,8 @@ def schedule(
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
+    if not unused:
+        _continue_earlier_fit(trainer, counting)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
     schedulers.counting = counting
@@ -120,6 +123,22 @@ def schedule(
         callbacks.append(counting)
     trainer.callbacks[:] = callbacks
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
+
+
+def _continue_earlier_fit(trainer: Trainer, counting: _CountingCallback) -> None:
+    """Set the clock to the end of an earlier fit of the Trainer, which this fit continues. Trial fits do not count.
+
+    Raises `ValueError` if the earlier fit has reached the length of this one.
+    """
+    earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
+    if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
+        return
+    counting.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock.explicit_units)
+    if counting.clock.done:
+        raise ValueError(
+            f"schedule.max_duration={str(counting.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
+            f"it. Pass a greater length, or make a new Trainer."
+        )
 
 
 def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
@@ -136,9 +155,20 @@ class _CallbackSchedulers(CountingSchedulers):
     counting: _CountingCallback
 
     def step(self, epoch: int | None = None) -> None:
-        """Count the batch, unless another scheduler has, and write the values of the next batch."""
-        self.counting.count_batch()
-        super().step(epoch)
+        """Count the batch, unless another scheduler has, and write the values of the next batch.
+
+        Nothing happens for a batch that the module refused, and in a trial of `Tuner.scale_batch_size`, in which the
+        Trainer has no callbacks.
+        """
+        is_trial = self.counting not in self.counting.trainer.callbacks
+        if not is_trial and not self.counting.is_batch_refused():
+            self.counting.count_batch()
+            super().step(epoch)
+
+    def state_dict(self) -> StateDict:
+        """The states of all schedulers, and the counts of a batch that is not complete."""
+        self.counting.add_pending()
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
@@ -152,11 +182,13 @@ class _CountingCallback(Callback):
     """Counts batches, and follows the Trainer's epochs."""
 
     def __init__(self, trainer: Trainer, module: LightningModule, options: Options) -> None:
-        self.clock, self.options = _make_clock(trainer, module, options), options
+        self.trainer, self.options = trainer, options
+        self.clock = _make_clock(trainer, module, options)
         self.manual = not module.automatic_optimization
         accumulates = any(isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks)
         self.epochs_vary = accumulates or trainer.reload_dataloaders_every_n_epochs > 0
         self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.pending: object = None  # a microbatch that has begun, and was not added to the counts yet
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
 
     def configs(self, trainer: Trainer) -> list[LRSchedulerConfig]:
@@ -171,11 +203,22 @@ class _CountingCallback(Callback):
                 "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
                 "value of schedule() unchanged, or the list of several."
             )
+        loaders = trainer.fit_loop._combined_loader
+        several = loaders is not None and len(loaders.flattened) > 1
+        if several and self.options.count is None and TimeUnit.SAMPLE in self.units():
+            raise ValueError(
+                "samples: a schedule reads them, and the Trainer has several data loaders, of which the first would be "
+                "counted. Pass schedule(..., count=lambda batch: {'samples': ...})."
+            )
         self.resumed = trainer.ckpt_path is not None
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
             self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
         self._stop_at_end(trainer)
+
+    def units(self) -> set[TimeUnit]:
+        """The units that the schedules and averages of all optimizers read, and the unit of the length."""
+        return {self.clock.max_duration.unit}.union(*(schedulers.units for schedulers in self.schedulers))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
@@ -183,22 +226,36 @@ class _CountingCallback(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Note the counts of a microbatch, and log the values that it runs with."""
+        self.pending = None  # if the module has refused the last microbatch
         if self.manual:
             self.count_batch()  # the batch in which a checkpoint was saved
         if self.resumed:  # Lightning does not know its position in the epoch earlier
             self._follow_epoch(trainer, batch_idx)
         is_first = self.schedulers[0].counts is None  # microbatch of its batch
-        self.schedulers[0].add_microbatch(batch, self.options.count or count_tensors)
+        self.pending = batch
         if self.options.log and is_first and trainer._logger_connector.should_update_logs:  # as `LearningRateMonitor`
             self._log_values(trainer)
 
+    def is_batch_refused(self) -> bool:
+        """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return bool(progress.started < progress.ready)
+
+    def add_pending(self) -> None:
+        """Add the counts of the microbatch that `training_step` got, if they were not added yet."""
+        batch, self.pending = self.pending, None
+        if batch is not None and not self.is_batch_refused():
+            self.schedulers[0].add_microbatch(batch, self.options.count or count_tensors)
+
     def count_batch(self) -> None:
-        """Count the batch that the data loader returned since the last count, if there is one."""
+        """Count the batch that was trained since the last count, if there is one."""
+        self.add_pending()
         if self.schedulers[0].counts is not None:
             self.schedulers[0].tick(self.schedulers[0].counts)
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
-        """In manual optimization, count a batch even if no scheduler was stepped."""
+        """Add a microbatch. In manual optimization, count a batch even if no scheduler was stepped."""
+        self.add_pending()
         if self.manual:
             self.count_batch()
         self._stop_at_end(trainer)

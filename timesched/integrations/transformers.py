@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, DistributedSampler
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.trainer_utils import has_length
 
 from timesched.batch_size_sampler import find_sampler
@@ -137,6 +138,8 @@ def _check_trainer(trainer: Trainer) -> None:
             "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before "
             "train()."
         )
+    if trainer.state.global_step > 0:
+        raise ValueError("schedule.trainer: the Trainer has trained already. Call schedule() before train().")
     if trainer.lr_scheduler is not None:
         raise ValueError(
             f"schedule.trainer: the Trainer has a {type(trainer.lr_scheduler).__name__} already. Leave it out, as in "
@@ -218,6 +221,11 @@ class _CountingCallback(TrainerCallback):
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
         optimizer = self.trainer.optimizer if optimizer is None else optimizer
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+        if isinstance(optimizer, LayerWiseDummyOptimizer):
+            raise ValueError(
+                f"TrainingArguments.optim={str(self.trainer.args.optim.value)!r}: the Trainer has an optimizer for "
+                f"each layer, which no schedule reaches. Use an optimizer of all layers, such as optim='galore_adamw'."
+            )
         self.epoch = _measure_epoch(self.loader, self.trainer)
         clock = self._make_clock(num_training_steps)
         options = self.options
@@ -277,6 +285,8 @@ class _CountingCallback(TrainerCallback):
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
         counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
         self.schedulers.begin_at(state.global_step, **counts)
+        for warning in self.schedulers.load_warnings if state.is_world_process_zero else ():
+            warnings.warn(warning.message, warning.category, stacklevel=2)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -290,7 +300,8 @@ class _CountingCallback(TrainerCallback):
         if args.include_num_input_tokens_seen != "no":
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
-            if counts["tokens"] == 0 and TimeUnit.TOKEN in schedulers.units and "tokens" not in user_counts:
+            reads_tokens = TimeUnit.TOKEN in schedulers.units and "tokens" not in user_counts
+            if reads_tokens and counts["tokens"] == 0 and clock.timestamp.token == 0:
                 raise ValueError(
                     "tokens: the Trainer found none in this batch. It counts the input that the model's "
                     "main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
@@ -307,6 +318,12 @@ class _CountingCallback(TrainerCallback):
             end = copy.copy(state)
             end.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, end, control)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """End the clock's epoch, too, if a callback has ended the Trainer's epoch early."""
+        if control.should_epoch_stop and self.schedulers.clock.timestamp.batch_in_epoch > 0:
+            self.schedulers.clock.next_epoch()
+            self.schedulers.refresh()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Warn if the Trainer ended before the schedules."""
@@ -341,11 +358,14 @@ class _TrainerSchedulers(CountingSchedulers):
 
     fix = "Pass schedule(..., count=), a function that returns {{'{}': ...}}."
     clock: _TrainerClock
+    load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Resume from a state. Raises `ValueError` as `Schedulers` do."""
+        """Resume from a state. Raises `ValueError` as `Schedulers` do. Keeps the warnings: the Trainer drops them."""
         try:
-            super().load_state_dict(state_dict)
+            with warnings.catch_warnings(record=True) as self.load_warnings:
+                warnings.simplefilter("always")
+                super().load_state_dict(state_dict)
         except ValueError as error:
             clocks, present = [state["clock"] for state in state_dict.get("schedulers", [])], self.clock.dataloader_len
             saved = clocks[0].get("batches_per_epoch") if clocks else present
@@ -380,6 +400,11 @@ def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
     inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # accelerate's shard divides it among ranks
     size = getattr(inner, "batch_size", None) or size
     sampler: Any = getattr(inner, "sampler", None)
+    repeats_samples = hasattr(sampler, "repeat_count") and hasattr(sampler, "mini_repeat_count")
+    if (
+        repeats_samples
+    ):  # in TRL: a batch of the loader has the prompts of several microbatches, and comes once for each
+        size = trainer._train_batch_size
     if has_length(sampler) and isinstance(batch_sampler, BatchSamplerShard):
         ranks = batch_sampler.num_processes
     split = getattr(batch_sampler, "split_batches", False) or getattr(loader, "split_batches", False)
@@ -388,7 +413,9 @@ def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
     if not has_length(loader):
         return _Epoch(None, batch, batch)
     full = len(loader) * microbatch
-    if has_length(sampler):
+    if repeats_samples:
+        samples = full
+    elif has_length(sampler):
         samples = _count_samples(sampler, loader, trainer, ranks)
     else:  # the samples of the dataset, if the loader can have read all of it
         samples = trainer.num_examples(loader)

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import gc
-import inspect
 import math
 import pickle
 import sys
@@ -24,7 +23,7 @@ from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
 from timesched.positions import UnsuitableRun
-from timesched.schedule import Schedule, ScheduleLike, schedule_times
+from timesched.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import EpochCounter, Exact, TimeUnit
 from timesched.time.value import Time
@@ -75,14 +74,15 @@ def evaluate(schedule: ScheduleLike, state: Moment) -> float:
     """The schedule's value at a state, with or without a ratio. Calls `reject` if the run is unsuitable."""
     function = getattr(schedule, "_current_value", schedule)  # also for schedules of values, which cannot be called
     try:
-        return float(function(state, state.ssr) if _has_ratio(schedule) else function(state))
+        positional, keyword = pass_ratio(schedule, state.ssr)
+        return float(function(state, *positional, **keyword))
     except UnsuitableRun:
         reject()
 
 
 def _has_ratio(schedule: ScheduleLike) -> bool:
     """Whether it is a function of the state and the ratio, and not only of the state."""
-    return len(inspect.signature(schedule).parameters) > 1
+    return any(pass_ratio(schedule, 1.0))
 
 
 def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
@@ -136,17 +136,29 @@ def _with_scaled_warmups(schedule: object) -> Any:
     return dataclasses.replace(schedule, **changes) if changes else schedule  # type: ignore[type-var]
 
 
+_READ_UNSCALED = (
+    "Read t_warmup with scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup."
+)
+_OVERLAP = (
+    "another phase of the schedule begins before the warmup ends. Raise timesched.positions.UnsuitableRun in resolve "
+    "for such a run, or let the phase begin later."
+)
+
+
 def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
     """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
     count, unit = run.horizon().locate(schedule.t_warmup)
     if run.horizon().change(count, unit, TimeUnit.BATCH) > batch:
         plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
         if plain != stretched:
+            ends = [dict(schedule.marks(run.horizon(ratio))).get("warmup") for ratio in (1, sigma)]
+            if None in ends:  # the schedule does not note where its warmup ends
+                advice = f"{_READ_UNSCALED} If it is read with scale=False: {_OVERLAP}"
+            else:
+                advice = f"In this run, {_OVERLAP}" if ends[0] == ends[1] else _READ_UNSCALED
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
-                f"without and {stretched!r} with ratio {sigma}. Read t_warmup with scale=False, as in "
-                f"frame.span(self.t_warmup, scale=False), or add a field scale_warmup. If it is read with scale=False, "
-                f"another time of the schedule moves the values of the warmup."
+                f"without and {stretched!r} with ratio {sigma}. {advice}"
             )
 
 
@@ -288,13 +300,23 @@ def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseA
     if isinstance(schedule, Schedule):
         again |= {
             "from a copy": evaluate(copy.deepcopy(schedule), state),
-            "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
+            "unpickled": evaluate(_pickle_and_unpickle(schedule), state),
             "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
             "by at()": schedule.at(state.timestamp, state),
         }
     for origin, later in again.items():
         if later != first:
             raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
+
+
+def _pickle_and_unpickle(schedule: Schedule) -> Any:
+    cls = type(schedule)
+    if "<locals>" in cls.__qualname__:
+        raise LawBroken(
+            f"law 'purity': {cls.__qualname__} was made in a function, so its schedules cannot be pickled. Define the "
+            f"class at the top of a module."
+        )
+    return pickle.loads(pickle.dumps(schedule))
 
 
 def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:

@@ -240,12 +240,16 @@ def _describe_unreadable(text: str) -> str:
     if match:
         unit = TimeUnit("ba" if match[2].lower() == "step" else match[2])
         return f"{text!r} is not a time: did you mean '{match[1]}{unit.value}'?"
-    thousands = re.fullmatch(rf"({_NUMBER})k({'|'.join(unit.value for unit in TimeUnit)})", text, re.ASCII)
-    if thousands:
-        number = number_text(_int_if_whole(_read_decimal(thousands[1], text) * 1000))
-        return f"{text!r} is not a time: did you mean '{number}{thousands[2]}'?"
+    power = re.fullmatch(rf"({_NUMBER})([kmbt]) ?({'|'.join(unit.value for unit in TimeUnit)})", text, re.ASCII)
+    if power:
+        return f"{text!r} is not a time: did you mean '{power[1]}{power[2].upper()}{power[3]}'?"
+    percent = re.fullmatch(rf"({_NUMBER}) ?%", text, re.ASCII)
+    if percent:
+        fraction = number_text(_int_if_whole(_read_decimal(percent[1], text) / 100))
+        return f"{text!r} is not a time: did you mean '{fraction}dur', a fraction of the run?"
     if text != "".join(text.split()):
         return f"{text!r} contains spaces. Write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):
-        return f"{text!r} has no unit. Append one of {UNITS}, as in '{text}ba'."
+        unit_text = "dur" if 0 < _read_decimal(text, text) < 1 else "ba"
+        return f"{text!r} has no unit. Append one of {UNITS}, as in '{text}{unit_text}'."
     return f"{text!r} is not a time. Write a number and one of {UNITS}, as in '10ba', or '1h20m40s'."

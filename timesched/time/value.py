@@ -149,7 +149,8 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact_number(i)
         if default_int_unit is None:
-            raise TimeError(f"{i!r} has no unit. Pass a string with one of {UNITS}, such as '{i}ep'.")
+            unit_text = "dur" if 0 < number < 1 else "ba"
+            raise TimeError(f"{i!r} has no unit. Pass a string with one of {UNITS}, such as '{i}{unit_text}'.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property

@@ -36,11 +36,11 @@ class Buffered(Network):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("level", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("running_level", torch.zeros(3, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.level = self.level * 0.5 + 1
-        return super().forward(x) + self.level.sum()
+        self.running_level = self.running_level * 0.5 + 1
+        return super().forward(x) + self.running_level.sum()
 
 
 def network(kind: str) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,65 @@ def preinitialized(name: str, folder: Path) -> None:
         resumed = run(True, load_from=path)
         for step in range(STEPS, LAST + 1):
             assert_alike(resumed[step], trained[step], 0)
+
+
+# Checkpoints of the other class: of torch's optimizer into ours of the same name, and back.
+CLASSES = {"torch": torch.optim, "optim": optim}
+
+
+def made_by(package: str, name: str, model: nn.Module) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = getattr(CLASSES[package], name)(model.parameters(), **OF_TORCH[name])
+    return optimizer
+
+
+def save_for_other_class(name: str, folder: Path) -> None:
+    for package in CLASSES:
+        model = shard(Network())
+        optimizer = made_by(package, name, model)
+        train(model, [optimizer], 1, STEPS)
+        for form in ("sharded", "full"):
+            there, path = content(model, [optimizer], form), folder / f"{package}-{name}-{form}"
+            if form != "full":
+                dcp.save(there, checkpoint_id=path)
+            elif dist.get_rank() == 0:
+                torch.save(there, path)
+
+
+def load_of_other_class(name: str, folder: Path) -> None:
+    """Sharded and full, with the hyperparameters of the class that saved. It trains on as that class does."""
+    for package, form in itertools.product(CLASSES, ("sharded", "full")):
+        whole = Network()
+        optimizer = made_by(package, name, whole)
+        train(whole, [optimizer], 1, LAST)
+        expected = copies(whole, [optimizer])
+        model = shard(Network())
+        fill(model)
+        other = made_by("optim" if package == "torch" else "torch", name, model)
+        path = folder / f"{package}-{name}-{form}"
+        if form == "sharded":
+            there = content(model, [other], form)
+            dcp.load(there, checkpoint_id=path, planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
+            set_model_state_dict(model, there["model"])
+            set_optimizer_state_dict(model, other, there["optimizer"])
+        else:
+            own = get_optimizer_state_dict(model, other)
+            there = {"model": {}, "optimizer": {}}
+            if dist.get_rank() == 0:
+                there = torch.load(path, weights_only=True)
+                there["optimizer"] = with_keys_of(own, there["optimizer"])
+            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+            set_model_state_dict(model, there["model"], options=options)
+            set_optimizer_state_dict(model, other, there["optimizer"], options=options)
+        train(model, [other], STEPS + 1, LAST)
+        assert_parts(model, [other], expected, 1e-10)
+
+
+def with_keys_of(own: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved state with the keys that the groups of an optimizer have: the recipe of docs/distributed.md."""
+    groups = []
+    for here, there in zip(own["param_groups"], saved["param_groups"]):
+        groups.append({**here, **{key: value for key, value in there.items() if key in here}})
+    return {**saved, "param_groups": groups}
 
 
 def run_of_torch(

@@ -36,6 +36,8 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("save", checkpoints.save, SAVING),
         ("load", checkpoints.load, SAVING),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
+        ("save for the other class", checkpoints.save_for_other_class, checkpoints.OF_TORCH),
+        ("load of the other class", checkpoints.load_of_other_class, checkpoints.OF_TORCH),
         ("lazy", experts.keys_of_torch, ["torch"]),
         ("save experts", experts.save, BY_OPTIMIZER),
         ("load experts", experts.load, BY_OPTIMIZER),
@@ -63,7 +65,10 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("average saved", averages.save, averages.KINDS),
         ("average loaded", averages.load, averages.KINDS),
     ],
-    1: [("load bfloat16", low_precision.load, low_precision.SAVING)],
+    1: [
+        ("load of the other class", checkpoints.load_of_other_class, checkpoints.OF_TORCH),
+        ("load bfloat16", low_precision.load, low_precision.SAVING),
+    ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
         ("sharded", training.sharded, BY_OPTIMIZER),

@@ -94,3 +94,44 @@ def test_without_the_library(monkeypatch):
     assert found == READ and found["optimizer"]["AdamW"]["betas"] is not READ["optimizer"]["AdamW"]["betas"]
     with pytest.raises(ImportError, match="pip install ruamel.yaml"):
         read(TEXT)
+
+
+# The size of a config
+
+
+def nested(levels):
+    inner = config = {}
+    for _ in range(levels - 1):
+        inner["a"] = inner = {}
+    return config
+
+
+def test_a_config_may_have_100_levels():
+    assert read(nested(100)) == nested(100)
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        (nested(102), r"a\.a\.a\.a.*: the config has .* more than 100 levels"),
+        (nested(2000), r"a\.a\.a\.a.*: the config has .* more than 100 levels"),
+        ("a: " + "[" * 2000 + "]" * 2000 + "\n", "the text: it is nested too deeply"),
+        ({"a": [0] * 100_001}, r"a\[99998\]: the config has more than 100000 values"),
+    ],
+    ids=["102 levels", "2,000 levels", "2,000 levels of YAML", "100,001 values"],
+)
+def test_a_config_that_is_too_large(config, place):
+    with pytest.raises(ValueError, match=place):
+        read(config)
+
+
+def test_aliases_in_aliases():
+    """Each line has nine times the values of the line before."""
+    lines = [f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]" for before, key in zip("abcdefgh", "bcdefghi")]
+    with pytest.raises(ValueError, match="Aliases in aliases may multiply its values"):
+        read("\n".join(["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]", *lines]))
+
+
+def test_an_integer_with_more_digits_than_python_reads():
+    with pytest.raises(ValueError, match=r"the text, line 2, column 15: .* 5000 digits"):
+        read("optimizer:\n  AdamW: {lr: " + "1" * 5000 + "}\n")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations, parametrize
 
 from optim.groups import configure_param_groups
@@ -108,6 +109,36 @@ def test_tied_parameters_decay_where_any_owner_would_let_them():
     model.norm.bias = model.row.bias  # a bias here and there
     assert decaying(model) == {"norm.weight", "row.weight"}
     assert decaying(model, no_decay="mix.scale") == {"row.weight"}
+    assert "embed.weight" not in decaying(Tied(), no_decay="Embedding")  # though the head is a linear layer
+
+
+class Excluding(nn.Module):
+    """As timm's models: names from this module on, of which some models do not have all."""
+
+    def __init__(self):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.zeros(1, 2))
+        self.table, self.own = nn.Embedding(2, 2), nn.Linear(2, 2)
+
+    def no_weight_decay(self):
+        return {"cls_token", "dist_token", "table.weight", "weight"}
+
+
+@pytest.mark.parametrize("kind", ["alone", "inside", "wrapped"])
+def test_what_a_model_excludes(kind):
+    """With no_decay=True, and next to what the argument names; a rule wins."""
+    part, prefix = Excluding(), "" if kind == "alone" else "part."
+    model = part if kind == "alone" else held(part=part, weight=nn.Linear(2, 2), state=nn.Linear(2, 3))
+    all_but = {f"{prefix}own.weight"}
+    if kind != "alone":
+        model.state.weight._no_weight_decay = True  # as in Mamba
+        all_but |= {"weight.weight"}
+    whole = nn.DataParallel(checkpoint_wrapper(model)) if kind == "wrapped" else model
+    assert decaying(whole) == all_but
+    assert decaying(whole, no_decay="*own*") == all_but - {f"{prefix}own.weight"}
+    assert decaying(whole, no_decay=False) == {name for name, _ in model.named_parameters()}
+    rules = [{"params": "*cls_token", "weight_decay": 0.1}]
+    assert decaying(whole, rules=rules) == all_but | {f"{prefix}cls_token"}
 
 
 def test_parametrized_tensors_belong_to_the_layer():

@@ -135,6 +135,27 @@ def test_convolutions_are_flattened():
     assert muons(Conv(), output_head=()) == {"0.weight", "3.weight", "6.weight"}
 
 
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Conv1d(8, 8, 4, groups=8), "depthwise convolution"),
+        (nn.Conv1d(8, 16, 4, groups=8), "depthwise convolution"),
+        (nn.Conv1d(8, 8, 4, groups=4), "Conv1d"),
+        (nn.Conv1d(8, 8, 4), "Conv1d"),
+        (nn.Conv2d(8, 8, 3, groups=8), "depthwise convolution"),
+        (nn.Conv2d(1, 8, 3), "Conv2d"),  # of a grey image
+        (parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, groups=8)), "depthwise convolution"),
+    ],
+)
+def test_depthwise_convolutions(layer, reason):
+    """Their rows are filters of different channels, not the rows of a matrix."""
+    groups = configure_param_groups(held(conv=layer), matrices="muon", output_head=())
+    found = {name: why for group in groups for name, why in zip(names_of(group), group["reasons"])}
+    name = next(name for name in found if "bias" not in name)
+    assert found[name] == reason
+    assert ("conv.bias" in found) and (name in muons(held(conv=layer), output_head=())) == reason.startswith("Conv")
+
+
 def wrapped(model):
     """As data-parallel training and activation checkpointing wrap it."""
     for name, layer in model.named_children():
@@ -188,7 +209,14 @@ def test_a_head_that_is_registered_first():
     assert muons(GPT()) == {f"transformer.h.0.{name}.weight" for name in layers}
 
 
-NAMES = ("qkv", "Wqkv", "query_key_value", "qkv_proj", "c_attn")
+class FusedExperts(nn.Module):
+    def __init__(self, is_transposed):
+        super().__init__()
+        self.gate_up_proj, self.w13 = (nn.Parameter(torch.ones(4, 24, 8)) for _ in range(2))
+        self.down_proj, self.is_transposed = nn.Parameter(torch.ones(4, 8, 12)), is_transposed
+
+
+NAMES = ("qkv", "Wqkv", "query_key_value", "qkv_proj", "c_attn", "gate_up_proj", "w13")
 PROJECTIONS = held(**{name: linear(8, 24) for name in NAMES}, in_proj=linear(8, 24), attn=DisentangledSelfAttention())
 QKV = "transformer.h.0.attn.qkv.weight"
 
@@ -203,6 +231,9 @@ QKV = "transformer.h.0.attn.qkv.weight"
         (GPT(), {"num_heads": 3}, set()),
         (GPT(), {"algorithm": "adamw"}, set()),
         (Sequence(), {}, set()),
+        (held(experts=FusedExperts(False)), {}, {"experts.gate_up_proj", "experts.w13"}),
+        (held(experts=FusedExperts(False)), {"params": "*w13", "split_sizes": (12, 12)}, {"experts.gate_up_proj"}),
+        (held(experts=FusedExperts(True)), {}, set()),  # blocks of columns
     ],
 )
 def test_the_table_notes_a_fused_projection(model, rule, fused):

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+import optim
 from optim.groups import configure_param_groups
 from tests.optim.groups.models import by_name
+from timesched import once
 
 
 def network(width, outputs=3, count=2):
@@ -79,3 +81,34 @@ def test_the_base_model_knows_transposed_weights_where_the_model_is_given_as_nam
         for parameters in (model, model.named_parameters())
     )
     assert by_module == by_names == 2 / 8
+
+
+L2 = ["Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop"]
+
+
+@pytest.mark.parametrize("name", [*L2, "AdamW", "Lion", "SGD"])
+def test_an_l2_penalty(name, monkeypatch, recwarn):
+    """Its share of the gradient grows with the square of the width, so it warns, once; decoupled weight decay does not.
+
+    With base_rule="sgd" the penalty is right, and without a penalty there is nothing to warn of.
+    """
+    monkeypatch.setattr(once, "_given", {})
+
+    def make(options, **arguments):
+        groups = configure_param_groups(network(8), base_model=network(2), **OPTIONS | options)
+        return getattr(optim, name)(groups, lr=0.1, **arguments)
+
+    make({"weight_decay": 0.0})
+    if "decoupled_weight_decay" in getattr(optim, name).hyper and name != "AdamW":
+        make({}, decoupled_weight_decay=True)
+    if name == "SGD":
+        make({"base_rule": "sgd"})
+    assert not recwarn
+    if name in ("AdamW", "Lion"):
+        make({})
+        assert not recwarn
+    elif name in L2:
+        with pytest.warns(UserWarning, match=rf"^{name}.weight_decay=0.25: .* L2 penalty grows .* Use AdamW"):
+            make({})
+        make({})
+        assert not recwarn

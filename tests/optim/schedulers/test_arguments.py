@@ -89,7 +89,7 @@ STABLE = good("WarmupStableDecay")
         ("WarmupStableDecay", {**STABLE, "warmup_iters": 100}, "take longer than"),
         ("WarmupStableDecay", {**STABLE, "decay": "harmonic", "end_val": 0.0}, "no harmonic decay from 0.1 to 0.0"),
         *(
-            (stem, {**given, "milestones": wrong}, "milestones")
+            (stem, {**given, "milestones": wrong}, rf"^({stem}LR\.)?milestones(\[\d\])?[:=]")
             for stem, given in WITH_MILESTONES.items()
             for wrong in ([30, 10], [-1, 5], [2.5, 5], [nan, 5], ["x", 5], [None, 5], [[1], 2], "10", 10, None, {10})
         ),
@@ -106,16 +106,19 @@ STABLE = good("WarmupStableDecay")
             for wrong in ([], [5, 10])
         ),
         *(
-            ("PiecewiseConstant", {"vals": wrong, "milestones": [3]}, "learning_rates")
+            ("PiecewiseConstant", {"vals": wrong, "milestones": [3]}, r"^PiecewiseConstantLR\.learning_rates(\[1\])?=")
             for wrong in ([0.1, nan], [0.1, "x"], [0.1, None], "0.1", 0.1, None, [0.1, [0.2]], {0.1, 0.2})
         ),
         *(
-            (stem, {"schedulers": wrong, **milestones}, "schedulers")
+            (stem, {"schedulers": wrong, **milestones}, rf"^{stem}LR\.schedulers(\[0\]: |=)")
             for stem, milestones in (("Sequential", {"milestones": []}), ("Chained", {}))
             for wrong in ([], [None], ["LinearLR"], [0.1], [timesched.LinearScheduler()])
         ),
         ("Chained", {"schedulers": [COSINE, FROM_0]}, r"schedulers\[1\]: it starts at 0.0"),
-        *(("ScalePerParam", {"scheduler": wrong}, "scheduler") for wrong in (None, "LinearLR", 0.1)),
+        *(
+            ("ScalePerParam", {"scheduler": wrong}, rf"^ScalePerParamLR.*{type(wrong).__name__}")
+            for wrong in (None, "LinearLR", 0.1)
+        ),
     ],
     ids=str,
 )
@@ -155,19 +158,28 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
             (lambda on, t=t: lr_scheduler.OneCycleLR(on, 0.1, 1.0, t, clock=timesched.Clock("10ba")), words)
             for t, words in (("100tok", "samples_per_batch|tokens_per_sample"), ("2ep", "batches_per_epoch"))
         ),
-        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "clock"),
-        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "clock"),
+        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "^ConstantLR.clock='4ba': "),
+        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "^ConstantLR.clock=LinearSch"),
         # the name of a user's class
         (lambda on: Mine(on, ["vals"], []), r"^Mine\.learning_rates\[0\]='vals': "),
         (lambda on: Mine(on, [], []), r"^Mine: 0 milestones separate 1 values"),
         # what it is to write, and where
-        *((lambda on, wrong=wrong: lr_scheduler.ConstantLR(wrong, 0.1), "optimizer") for wrong in NO_OPTIMIZERS),
-        (lambda on: weight_decay_scheduler.ConstantWD("sgd", 0.1), "optimizer"),
+        *(
+            (
+                lambda on, wrong=wrong: lr_scheduler.ConstantLR(wrong, 0.1),
+                f"^ConstantLR.optimizer={re.escape(repr(wrong))}",
+            )
+            for wrong in NO_OPTIMIZERS
+        ),
+        (lambda on: weight_decay_scheduler.ConstantWD("sgd", 0.1), "^ConstantWD.optimizer='sgd': "),
         (lambda on: lr_scheduler.SequentialLR(None, [make(*COSINE, optimizer())], []), "optimizer"),
         (lambda on: lr_scheduler.ScalePerParamLR(None, make(*COSINE, optimizer())), "optimizer"),
         (lambda on: scheduler.Scheduler(on), "^Scheduler.param_group_key='': "),
         *(
-            (lambda on, value=value: on.param_groups[1].update(lr=value) or lr_scheduler.ConstantLR(on, 0.1), "group 1")
+            (
+                lambda on, value=value: on.param_groups[1].update(lr=value) or lr_scheduler.ConstantLR(on, 0.1),
+                f"^key='lr': parameter group 1 has {re.escape(repr(value))}",
+            )
             for value in (None, "0.1", True, torch.tensor([0.1, 0.2]), torch.tensor(1), nan)
         ),
     ],
@@ -189,7 +201,9 @@ ORDER = r"reaches {:g}, and the optimizer has 0.5. Pass the arguments by name"
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 20, clock=timesched.Clock("90sp", samples_per_batch=3)), 20),
         (lambda on: lr_scheduler.CosineAnnealingWarmRestarts(on, 10, 2), 10),
         (lambda on: lr_scheduler.OneCycleLR(on, initial_learning_rate=0.1, max_lr=1000), None),
-        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), None),  # ten times that of the optimizer
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), 5),  # ten times that of the optimizer
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 4.0), None),
+        (lambda on: lr_scheduler.LinearLR(on, 0.1, 5.0, 8), 5),
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 7.5), None),  # no count
         (lambda on: lr_scheduler.CosineDecayLR(on, 10, 2, 10), None),  # which torch does not have
         (lambda on: weight_decay_scheduler.OneCycleWD(on, 0.1, 1000), None),

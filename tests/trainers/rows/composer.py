@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from composer import Callback, ComposerModel, DataSpec, Event, Trainer
+from composer import ComposerModel, DataSpec, Event, Trainer
 from composer.loggers import InMemoryLogger
 from torch.utils.data import DataLoader
 

@@ -24,13 +24,14 @@ class Loader:
     """A data loader that can be resumed within an epoch. Each rank has its own batches."""
 
     def __init__(self, batch_size: int) -> None:
-        self.batches, self.at = runs.batches_of_rank(runs.split(DATA, batch_size)), 0
+        self.batches = runs.batches_of_rank(runs.split(DATA, batch_size))
+        self.start = self.at = 0
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Any:
-        start, self.at = self.at, 0
+        start, self.start = self.start, 0
         for k in range(start, len(self)):
             self.at = (k + 1) % len(self)
             yield collate(self.batches[k])
@@ -39,7 +40,7 @@ class Loader:
         return {"at": self.at}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
+        self.start = state["at"]
 
 
 class Module(LightningModule):
@@ -68,6 +69,15 @@ class Module(LightningModule):
         schedulers = made["lr_scheduler"]["scheduler"]
         self.clock, self.average = schedulers.clock, schedulers.average
         return made
+
+
+class WithTorch(Module):
+    """It has a scheduler of torch in place of our schedules: a line over 26 steps."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = runs.make_optimizer(self.net)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 26)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 class Following(Callback):
