@@ -128,7 +128,6 @@ def test_a_scheduler_that_manual_optimization_forgets(stepped: Any, words: str, 
 
 
 def test_lr_find_leaves_no_trace(tmp_path: Path) -> None:
-    """The learning rate that is set afterwards is the initial value."""
     module, trainer = Module(Task((LINE,), None)), make_trainer(tmp_path, Task())
     module.lr = LR
     options = {"num_training": 20, "early_stop_threshold": None, "update_attr": False}

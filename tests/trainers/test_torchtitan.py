@@ -110,6 +110,25 @@ def test_a_hyperparameter_that_was_not_scheduled_before(tmp_path: Path) -> None:
         train(None, replace(TASK, load=(tmp_path, 5), on_change="new"))
 
 
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ((COSINE,), r"here is \[\"'lr' with tags=None\"\]"),
+        ((*ENTRIES, Binding(DECAY, "weight_decay", tags="embedding")), r"here is .*'weight_decay' with tags=\['embed"),
+    ],
+)
+def test_a_load_that_is_refused_changes_nothing(entries: Any, words: str) -> None:
+    def read(loop: Loop) -> Any:
+        return str(loop.schedules.state_dict()), loop.schedules.get_metrics()
+
+    saved, other = Loop(None, TASK), Loop(None, Task(entries))
+    saved.schedules.step()
+    before = read(other)
+    with pytest.raises(ValueError, match=words):
+        other.schedules.load_state_dict(saved.schedules.state_dict())
+    assert read(other) == before
+
+
 def test_all_schedules_are_new() -> None:
     saved, new = Loop(None, replace(TASK, entries=ENTRIES[1:2])), Loop(None, Task((COSINE,), on_change="new"))
     for _ in range(5):

@@ -95,6 +95,13 @@ def test_the_call_of_the_readme(tmp_path: Path) -> None:
     assert trainer.model.run.of("lr") == plain_loop(UNEVEN, task).of("lr")
 
 
+def test_logs(tmp_path: Path) -> None:
+    """Every few steps, with the values that the step ran with. The summary of the run has none."""
+    run = train(tmp_path, Task(BOTH, None), max_steps=6, logging_steps=2)
+    assert [row["weight_decay/head"] for row in run.logs] == run.of("weight_decay", 1)[1::2]
+    assert not any("/" in name for name in run.trainer.state.log_history[-1])
+
+
 def test_a_batch_size_that_is_found(tmp_path: Path) -> None:
     """The first batch of the larger size does not count."""
     run = train(tmp_path, Task(BOTH, "50sp", batch_size=4), kind=Small, auto_find_batch_size=True)
