@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pydoc_data.topics
-from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -18,11 +17,10 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 import optim
 from tests.docs.tables import page_code
 from tests.torchrun import ROOT, python_output
-from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
-from timesched.integrations.transformers import Binding, schedule
+from tests.trainers.runs import DECAY, ENTRIES, LR, WEIGHT_DECAY, Task, plain_loop, read_counts
+from timesched import Horizon, LinearScheduler
+from timesched.integrations.transformers import schedule
 
-LR, WEIGHT_DECAY, LENGTH = 0.01, 0.1, "2500tok"
-COSINE, DECAY = CosineAnnealingWithWarmupScheduler("600tok", alpha_f=0.1), LinearScheduler(alpha_f=0.2)
 SIZE = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
 QUIET = {"report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True}
 TEXTS = [text[: 60 + 40 * i % 170] for i, (_, text) in enumerate(sorted(pydoc_data.topics.topics.items()))][:60]
@@ -55,22 +53,19 @@ def test_tokens_are_counted_as_they_are_trained_on(tmp_path, strategy, count):
         processing_class=words,
         optimizer_cls_and_kwargs=(optim.AdamW, {"lr": LR}),
     )
-    schedule(trainer, COSINE, Binding(DECAY, "weight_decay"), max_duration=LENGTH)
+    task = Task(ENTRIES, "2500tok", accumulate=2, batch_size=2)
+    schedule(trainer, *task.entries, max_duration=task.max_duration)
     trainer.train()
 
     # The rows as they are trained on: packed, with as little padding as there is.
     rows = [len(row) for row in trainer.train_dataset["input_ids"]]
-    batches = [sum(rows[i : i + 4]) for i in range(0, len(rows), 4)]
     assert len(rows) < len(TEXTS) if strategy else len(rows) == len(TEXTS)
-    counts = list(accumulate(batches * 2))
-    steps = next(i for i, tokens in enumerate(counts) if tokens >= 2500) + 1
+    plain = plain_loop(rows, task)
     logs = [row for row in trainer.state.log_history if "num_tokens" in row]
-    assert [row["num_tokens"] for row in logs] == counts[:steps] and len(batches) < steps  # in the second epoch
-    run, times = Horizon(LENGTH), [f"{tokens}tok" for tokens in [0, *counts[: steps - 1]]]
-    assert [row["learning_rate"] for row in logs] == [LR * COSINE.at(time, run) for time in times]
-    assert [row["weight_decay/group0"] for row in logs] == [WEIGHT_DECAY * DECAY.at(time, run) for time in times]
-    stamp = trainer.lr_scheduler.clock.timestamp
-    assert (stamp.token.value, stamp.sample.value) == (counts[steps - 1], len(rows) + 4 * (steps - len(batches)))
+    assert [row["learning_rate"] for row in logs] == plain.of("lr")
+    assert [row["weight_decay/group0"] for row in logs] == plain.of("weight_decay")
+    assert read_counts(trainer.lr_scheduler.clock.timestamp) == plain.counts
+    assert logs[-1]["num_tokens"] == plain.counts["token"] and plain.counts["epoch"] == 1
 
 
 class CountingTrainer(GRPOTrainer):
