@@ -70,8 +70,10 @@ def test_what_the_callback_needs(tmp_path: Path) -> None:
     ("saves", "lengths", "given"),
     [
         ("if clock.before(decay):", ("2ep", "4ep"), {}),
+        ("if clock.before(decay):", ("60sp", "120sp"), {}),
         ("if clock.before(decay):", ("400tok", "800tok"), {"tokens_per_sample": 7}),
         (f"if {EARLIER}:", ("400tok", "800tok"), {}),
+        (f"if {EARLIER}:", ("400tok", "800tok"), {"count": lambda batch: {"tokens": batch["input_ids"].numel()}}),
     ],
 )
 def test_a_branch_from_before_the_decay(saves: str, lengths: Any, given: Any, tmp_path: Path) -> None:
