@@ -14,7 +14,7 @@ Composer's `State`, or a similar object), and it returns a multiplier. `bind` wr
 from timesched import schedulers
 from timesched.batch_size_sampler import BatchSizeSampler
 from timesched.batch_size_schedule import BatchSizeSchedule
-from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
+from timesched.binding import Bound, BoundLR, ScheduleLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife, weight_decay_for
@@ -36,6 +36,7 @@ __all__ = [
     "Horizon",
     "ProductScheduler",
     "Schedule",
+    "ScheduleLR",
     "SequenceScheduler",
     "State",
     "Time",

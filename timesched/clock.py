@@ -23,6 +23,7 @@ from timesched.time.value import Time
 from timesched.types import StateDict
 
 _COUNTED_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}  # by the arguments of tick()
+TICKED = ("timestamp", "explicit_units", "_move_bounds", "_last_tick_time", "_ticks_to_step")  # what a tick changes
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -90,7 +91,7 @@ class Clock:
                 f"Clock.process_group={process_group!r}: torch.distributed is not initialized. Call "
                 f"init_process_group() before you create the clock."
             )
-        self._stop = None if stop_at is None else self.horizon.place(_read_time(stop_at, "stop_at"), scale=False)
+        self.stop_at = stop_at
         self.explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -111,6 +112,16 @@ class Clock:
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
         return self.horizon.conversion_factors.batches_per_epoch  # type: ignore[return-value]  # __init__ checks
+
+    @property
+    def stop_at(self) -> Time | None:
+        """The time at which the run is `done` before its end, or None. It can be set."""
+        return self._stop_time
+
+    @stop_at.setter
+    def stop_at(self, time: Time | str | None) -> None:
+        self._stop_time = None if time is None else _read_time(time, "stop_at")
+        self._stop = None if self._stop_time is None else self.horizon.place(self._stop_time, scale=False)
 
     @property
     def done(self) -> bool:
@@ -149,7 +160,11 @@ class Clock:
             counts, microseconds = usual_batch, round((now - self._last_tick_time) * 1e6)
         else:
             counts, microseconds = self._count_batch(samples, tokens, duration, now)
-        timestamp = self.timestamp.after_batch(*counts, microseconds, self.horizon.conversion_factors.batches_per_epoch)
+        length = self.horizon.conversion_factors.batches_per_epoch
+        self._advance(self.timestamp.after_batch(*counts, microseconds, length), now)
+
+    def _advance(self, timestamp: Timestamp, now: float) -> None:
+        """Move on to the timestamp after a batch, which ended now."""
         self._move_bounds = self._move_bounds[1], timestamp
         self.timestamp = timestamp
         self._last_tick_time = now
@@ -170,6 +185,20 @@ class Clock:
         arguments = {"samples": samples, "tokens": tokens}
         self.explicit_units |= {_COUNTED_UNITS[name] for name, count in arguments.items() if count is not None}
         return (batch_samples or 0, batch_tokens or 0), microseconds
+
+    def tick_epoch(self) -> None:
+        """Count the rest of an epoch, with the time since the last tick: the batches that are left, if their number is
+        known. In a loop that counts once per epoch."""
+        start, length = self._move_bounds[1], self.dataloader_len
+        if length is None:
+            now = time.monotonic()
+            _, microseconds = self._count_batch(None, None, None, now)
+            duration = datetime.timedelta(microseconds=microseconds)
+            self._advance(self.timestamp.to_next_epoch(duration), now)
+            return
+        for _ in range(length - self.timestamp.batch_in_epoch.value):
+            self.tick()
+        self._move_bounds = start, self.timestamp
 
     def next_epoch(self) -> None:
         """Count an epoch, in a loop whose `batches_per_epoch` is not known, or that leaves an epoch early.
@@ -451,7 +480,7 @@ class Clock:
             raise
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
-        kept = ("horizon", "timestamp", "process_group", "_stop", "explicit_units")
+        kept = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "explicit_units")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: StateDict) -> None:
@@ -481,7 +510,7 @@ class Clock:
             warnings.warn(
                 f"The clock is at {self.timestamp.batch}, and {' and '.join(names)} was not stepped since it was made "
                 f"or loaded. Call scheduler.step() after clock.tick().",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     # The counts of a batch: on this rank, by the conversion factors, and on all ranks

@@ -143,12 +143,12 @@ def read_schedule(text: str, arguments: Mapping[str, object], path: str) -> Any:
     Raises `ValueError` for a text that is none of these, and errors of the schedules. The errors begin with `path`.
     """
     if arguments:
-        cls = _find_schedule(text, path)
+        cls = find_schedule(text, path)
         return cls(**arguments)
-    return read_calls(text, lambda name: _find_schedule(name, path), lambda cls, own: cls(**own), path)
+    return read_calls(text, lambda name: find_schedule(name, path), lambda cls, own: cls(**own), path)
 
 
-def _find_schedule(name: str, path: str) -> type:
+def find_schedule(name: str, path: str) -> type:
     """The schedule of this name. A scheduler of values, such as `CosineDecayLR`, is refused."""
     stem = name.removesuffix("LR").removesuffix("WD")
     if stem != name and not SCHEDULE.find_all(name):

@@ -137,7 +137,7 @@ class NotesItsWarmup(Schedule):
         (StretchesItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
         (DecaysInItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
         (NotesItsWarmup(), "with ratio .* In this run, another phase .* Raise timesched.positions.UnsuitableRun"),
-        (NotesItsWarmup(is_scaled=True), r"Read t_warmup with scale=False, .* add a field scale_warmup\.$"),
+        (NotesItsWarmup(is_scaled=True), r"Read t_warmup with scale=False, .* add a field scale_warmup\.(\n|$)"),
     ],
 )
 def test_the_error_of_a_warmup_that_the_ratio_moves_has_the_fix(schedule, words):

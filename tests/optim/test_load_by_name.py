@@ -98,8 +98,7 @@ def test_split_at_the_resume(maker):
     assert_equal(states(model, optimizer), states(resumed, other))
 
 
-def train_with_schedule(model, optimizer, clock, first, last):
-    scheduler = bind(LinearScheduler(), optimizer, clock)
+def train_with_schedule(model, optimizer, clock, scheduler, first, last):
     for i in range(first, last):
         train(model, optimizer, i, i + 1)
         clock.tick()
@@ -111,12 +110,14 @@ def test_continue_a_schedule(maker):
     """The clock's state and another `bind` continue the schedule, as docs/checkpoints.md says."""
     model, whole = make_model(), make_model()
     optimizer, clock = MAKERS[maker](one_group(model)), Clock("6ba")
-    train_with_schedule(model, optimizer, clock, 0, 3)
+    train_with_schedule(model, optimizer, clock, bind(LinearScheduler(), optimizer, clock), 0, 3)
     other, again = MAKERS[maker](split(model)), Clock("6ba")
+    scheduler = bind(LinearScheduler(), other, again)
     load_by_name(other, optimizer.state_dict())
     again.load_state_dict(clock.state_dict())
-    train_with_schedule(model, other, again, 3, 6)
-    train_with_schedule(whole, MAKERS[maker](one_group(whole)), Clock("6ba"), 0, 6)
+    train_with_schedule(model, other, again, scheduler, 3, 6)
+    other, again = MAKERS[maker](one_group(whole)), Clock("6ba")
+    train_with_schedule(whole, other, again, bind(LinearScheduler(), other, again), 0, 6)
     assert_equal(dict(model.named_parameters()), dict(whole.named_parameters()))
 
 

@@ -304,7 +304,9 @@ def test_schedulers_of_a_hybrid():
     step_both(optimizer), scheduler.step()
     assert [group["lr"] for group in optimizer.param_groups] == [0.01, 1.5e-4, 0.005]
     optimizer = hybrid()
-    linear = optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 4, param_group_tags="rest")
+    linear = optim.lr_scheduler.LinearLR(
+        optimizer, initial_learning_rate=1.0, end_learning_rate=0.0, total_iters=4, param_group_tags="rest"
+    )
     linear.step()
     assert [float(group["lr"]) for group in optimizer.param_groups] == [0.02, 0.75, 0.01]
 

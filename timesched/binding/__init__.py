@@ -5,5 +5,6 @@ Both kinds of schedulers use it: schedules that multiply an initial value, and t
 
 from .bound import Bound, BoundLR
 from .functions import bind, compile_composer_scheduler
+from .schedule_lr import ScheduleLR
 
-__all__ = ["Bound", "BoundLR", "bind", "compile_composer_scheduler"]
+__all__ = ["Bound", "BoundLR", "ScheduleLR", "bind", "compile_composer_scheduler"]

@@ -30,7 +30,7 @@ _COUNTERS = {
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
 # The position in FIELDS of the total count of a unit.
-_TOTALS: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
+TOTALS: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _EPOCH_INDEX, _BATCH_IN_EPOCH_INDEX = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH_FIELDS = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
@@ -163,7 +163,7 @@ class Timestamp(Ordered):
                 "Timestamp.get.unit='dur': a timestamp does not know the length of the run. Use clock.fraction >= 0.6, "
                 "or clock.passed('0.6dur') for the moment itself."
             )
-        return Time._make(self._numbers[_TOTALS[unit]], unit)
+        return Time._make(self._numbers[TOTALS[unit]], unit)
 
     def copy(self, **changes: object) -> Timestamp:
         """A new timestamp with some fields replaced. A field that is None keeps its value.
@@ -198,7 +198,7 @@ class Timestamp(Ordered):
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
         """The values of these counters as numbers, with exact seconds."""
         numbers = self._numbers
-        return tuple([numbers[_TOTALS[key]] if key in _TOTALS else self._compute_count(key) for key in counters])
+        return tuple([numbers[TOTALS[key]] if key in TOTALS else self._compute_count(key) for key in counters])
 
     def _compute_count(self, counter: Counter) -> Exact:
         """The count of a counter that is not a single field: epochs in batches, or seconds."""
@@ -275,7 +275,7 @@ def _read_count(timestamp: Any, counter: Counter) -> Any:
     if isinstance(counter, EpochCounter):
         batches = _require_count(timestamp.batch_in_epoch, _BATCH_UNIT)
         return counter.after(_require_count(timestamp.epoch, _EPOCH_UNIT), batches)
-    time = getattr(timestamp, FIELDS[_TOTALS[counter]]) if counter in _TOTALS else read_counter(timestamp, counter)
+    time = getattr(timestamp, FIELDS[TOTALS[counter]]) if counter in TOTALS else read_counter(timestamp, counter)
     return _require_count(time, counter)
 
 

@@ -1,0 +1,313 @@
+"""ScheduleLR: a learning-rate scheduler that makes its own clock, and counts a batch or an epoch in each step."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from math import inf
+from sys import modules
+from time import monotonic
+from typing import Any, ClassVar
+
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from timesched.binding.bound import BoundLR, OnChange
+from timesched.binding.evaluation import read_schedules, schedule_units
+from timesched.binding.groups import require_groups
+from timesched.binding.keys import require_count
+from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
+from timesched.binding.writing import write
+from timesched.clock import TICKED, Clock
+from timesched.hints import argument_hint, arguments_of
+from timesched.horizon import BatchSizes, ConversionFactor
+from timesched.reading import find_schedule, read_schedule
+from timesched.schedule import Schedule, ScheduleLike
+from timesched.time.timestamp import TOTALS, Timestamp
+from timesched.time.units import Counter, TimeUnit
+from timesched.time.value import Time, require_time
+from timesched.types import StateDict, Tags
+
+_PATH = "ScheduleLR.schedule"
+
+
+class ScheduleLR(BoundLR):
+    """A learning-rate scheduler of one object and one call: `scheduler.step()` counts a batch, and writes the learning
+    rate of the next. It is a `torch.optim.lr_scheduler.LambdaLR`.
+
+    Use it in a plain loop, and in a framework that makes its scheduler from a config as `cls(optimizer, **arguments)`.
+    `scheduler.clock` is its `Clock`: `scheduler.clock.done` says when the run is over. Another hyperparameter is bound
+    to that clock, as in `bind(schedule, optimizer, scheduler.clock, key="weight_decay")`, and stepped after it.
+
+    Args:
+        optimizer: any `torch.optim.Optimizer`. The initial learning rate of a group is its `initial_lr`, or else its
+            learning rate, times its `adjust_learning_rate`.
+        schedule: what `bind` takes, or a text. A text is a call such as `"WSD('0.02dur', t_decay='0.2dur')"`, a list of
+            calls, whose multipliers are multiplied, or a name, which takes `arguments`. Nothing in it is evaluated. The
+            names of schedules may be short: without `Scheduler`, or the initials.
+        max_duration: the length of the run before scaling: a time in any unit but `dur`. An int counts steps in `unit`.
+        samples_per_batch, tokens_per_sample, batches_per_epoch, ssr, process_group: as for a `Clock`.
+            `samples_per_batch` is the number over all ranks.
+        unit: what a step counts: "ba" (the default), a batch, or "ep", an epoch. A step in "ep" counts the batches that
+            are left in the epoch, if `batches_per_epoch` is known.
+        tags, on_change: as for `bind`.
+        last_epoch: n for a scheduler that starts as after n + 1 steps of full batches. Each group must have its
+            `initial_lr` then. Default: -1, the beginning of the run.
+        **arguments: the arguments of the schedule, if `schedule` is its name, as in
+            `ScheduleLR(optimizer, "WSD", "20Btok", t_warmup="0.1dur")`.
+
+    Raises:
+        ValueError: an argument is out of range, or the text is not a schedule. The length of the run, or a time of the
+            schedule, has a unit that a step in `unit` does not count.
+        TypeError: an object is not an optimizer or a schedule, or an argument has no such name.
+        KeyError: `last_epoch` is 0 or more, and a group has no `initial_lr`.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    >>> scheduler = ScheduleLR(optimizer, "Linear", "1000sp", samples_per_batch=250)
+    >>> while not scheduler.clock.done:
+    ...     optimizer.step()
+    ...     scheduler.step()
+    ...     print(round(scheduler.get_last_lr()[0], 15), end=" ")
+    0.3 0.2 0.1 0.0
+    """
+
+    _sequence_advice: ClassVar[str] = (
+        "Make one schedule, as in ScheduleLR(optimizer, \"Sequence([Linear(), Rex()], milestones=['10ba'])\", ...)."
+    )
+    clock: Clock
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedule: ScheduleLike | Sequence[ScheduleLike | str] | str,
+        max_duration: Time | str | int,
+        *,
+        samples_per_batch: ConversionFactor | BatchSizes | None = None,
+        tokens_per_sample: ConversionFactor | None = None,
+        batches_per_epoch: ConversionFactor | None = None,
+        ssr: float = 1.0,
+        unit: TimeUnit | str = "ba",
+        tags: Tags = None,
+        last_epoch: int = -1,
+        on_change: OnChange = "same",
+        process_group: Any = None,
+        **arguments: Any,
+    ) -> None:
+        self._unit = _read_unit(unit)
+        schedule = _read_schedule(schedule, arguments)
+        clock = Clock(
+            require_time("ScheduleLR.max_duration", max_duration, self._unit),
+            batches_per_epoch,
+            samples_per_batch,
+            tokens_per_sample,
+            ssr,
+            process_group,
+        )
+        _check_units(schedule, clock, self._unit)
+        steps = 0 if last_epoch == -1 else require_count(last_epoch, type(self).__name__) + 1
+        if steps > 0:
+            _check_initial_values(optimizer, tags)
+            _start_after(clock, steps, self._unit)
+        self._plan: _Plan | None = None  # of the next step, if it can be like the last one
+        self._timestamp = clock.timestamp  # after its last step
+        self._has_warned_of_ticks = False
+        warn_of_long_warmup(schedule, clock, None)
+        super().__init__(optimizer, schedule, "lr", tags=tags, clock=clock, steps=steps, on_change=on_change)
+        warn_of_zero(self)
+
+    def step(self, epoch: int | None = None, *, samples: Any = None, tokens: Any = None) -> None:
+        """Count a batch, or an epoch in `unit="ep"`, and write the next learning rate. Call it after the optimizer's
+        step.
+
+        `samples` and `tokens`: the counts of this batch, as for `Clock.tick`. `epoch`: None, or `last_epoch + 1`, which
+        some training loops pass.
+
+        Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
+        `Clock.tick` do. Nothing is counted or written then.
+        """
+        if self._plan is not None and epoch is None and samples is None and tokens is None and self._plan.step(self):
+            return
+        name, clock = type(self).__name__, self.clock
+        if epoch is not None and epoch != self.last_epoch + 1:
+            raise ValueError(
+                f"{name}.step.epoch={epoch!r}: the next step is {self.last_epoch + 1}, since each step counts one. "
+                f"Call step() without it, or pass last_epoch={epoch!r} to {name}."
+            )
+        if self._unit is TimeUnit.EPOCH and (samples is not None or tokens is not None):
+            raise ValueError(
+                f"{name}.step: counts of a batch were passed, and a step counts an epoch, since unit='ep'. Call step() "
+                f"without them, or after each batch with unit='ba'."
+            )
+        self.catch_up()
+        self._warn_of_ticks()
+        if self._watch is not None:
+            self._watch.warn_before_step(self)
+        before = [(name, getattr(clock, name)) for name in TICKED]
+        try:
+            if self._unit is TimeUnit.EPOCH:
+                clock.tick_epoch()
+            else:
+                clock.tick(samples, tokens)
+            write(self, self._evaluator.value(clock))
+        except BaseException:
+            for attribute, value in before:
+                setattr(clock, attribute, value)
+            raise
+        self._counter.advance()
+        self._timestamp = clock.timestamp
+        if self._watch is None:
+            self._plan = _make_plan(self)
+        else:
+            self._watch.has_stepped = True
+            self._watch.note_values(self)
+
+    def _warn_of_ticks(self) -> None:
+        """Warn once if other code has counted batches on the clock."""
+        batch, own = self.clock.timestamp.batch.value, self._timestamp.batch.value
+        if batch != own and not self._has_warned_of_ticks:
+            self._has_warned_of_ticks = True
+            warnings.warn(
+                f"The clock of this ScheduleLR is at batch {batch}, and its steps have counted to batch {own}. Leave "
+                f"out clock.tick(): step() counts.",
+                stacklevel=3,
+            )
+
+    def clock_has_jumped(self) -> None:
+        super().clock_has_jumped()
+        self._timestamp = self.clock.timestamp
+
+    def __getstate__(self) -> StateDict:
+        return {**vars(self), "_plan": None}
+
+
+# A step like the last one
+
+
+class _Plan:
+    """A step that is prepared: it counts a usual batch and writes floats, as long as nothing has changed."""
+
+    def __init__(self, scheduler: ScheduleLR, usual_batch: tuple[int, int], count: int, index: int) -> None:
+        target, clock = scheduler._target, scheduler.clock
+        self.samples, self.tokens = usual_batch
+        self.count, self.index = count, index  # of a batch, and in the numbers of a timestamp: what the schedule reads
+        self.function = scheduler.schedule._resolution(clock).function
+        self.batches_per_epoch = clock.dataloader_len
+        self.horizon = clock.horizon
+        self.groups, self.group_count = scheduler.optimizer.param_groups, len(scheduler.optimizer.param_groups)
+        self.entries = [(i, group, base) for (i, group), base in zip(target.indexed_groups, target.base_values)]
+
+    def step(self, scheduler: ScheduleLR) -> bool:
+        """Make the step of a scheduler; or do nothing, and return False, if something has changed."""
+        clock, timestamp, groups = scheduler.clock, scheduler._timestamp, self.groups
+        if (
+            clock.timestamp is not timestamp
+            or clock.horizon is not self.horizon
+            or scheduler.refusal is not None
+            or scheduler.optimizer.param_groups is not groups
+            or len(groups) != self.group_count
+            or is_compiling()
+            or "torch_xla" in modules
+        ):
+            return False
+        value = self.function((timestamp._numbers[self.index] + self.count,))
+        for i, group, base in self.entries:
+            number = base * value
+            if groups[i] is not group or type(group["lr"]) is not float or not -inf < number < inf:
+                return False
+        now = monotonic()
+        microseconds = round((now - clock._last_tick_time) * 1e6)
+        timestamp = timestamp.after_batch(self.samples, self.tokens, microseconds, self.batches_per_epoch)
+        clock._advance(timestamp, now)
+        scheduler._timestamp = timestamp
+        for _, group, base in self.entries:
+            group["lr"] = base * value
+        scheduler._counter.steps += 1
+        return True
+
+
+def _make_plan(scheduler: ScheduleLR) -> _Plan | None:
+    """The plan of the next steps, if they count usual batches, and if the schedule reads one count of them."""
+    clock, schedule = scheduler.clock, scheduler.schedule
+    usual_batch = clock.horizon.usual_batch
+    if scheduler._unit is TimeUnit.EPOCH or usual_batch is None or clock.process_group not in (None, False):
+        return None
+    if not isinstance(schedule, Schedule):
+        return None
+    counters = schedule._resolution(clock).counters
+    counts: dict[Counter, int] = dict(zip((TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN), (1, *usual_batch)))
+    if len(counters) != 1 or not counts.get(counters[0]):
+        return None
+    return _Plan(scheduler, usual_batch, counts[counters[0]], TOTALS[counters[0]])
+
+
+# The arguments
+
+
+def _read_unit(unit: TimeUnit | str) -> TimeUnit:
+    if unit not in ("ba", "ep", TimeUnit.BATCH, TimeUnit.EPOCH):
+        raise ValueError(f"ScheduleLR.unit={unit!r}: a step counts a batch or an epoch. Pass 'ba' or 'ep'.")
+    return TimeUnit(unit)
+
+
+def _read_schedule(schedule: Any, arguments: Mapping[str, object]) -> Any:
+    """The schedule, function or list that was passed or described."""
+    is_name = isinstance(schedule, str) and schedule.strip().isidentifier()
+    takes = arguments_of(find_schedule(schedule.strip(), _PATH)) if is_name else {}
+    for name in arguments:
+        if name not in takes:
+            own = [p.name for p in inspect.signature(ScheduleLR).parameters.values() if p.kind is not p.VAR_KEYWORD]
+            raise TypeError(f"ScheduleLR has no argument {name!r}{argument_hint(name, [*own, *takes])}")
+    if isinstance(schedule, str):
+        return read_schedule(schedule.strip(), arguments, _PATH)
+    if isinstance(schedule, Sequence):
+        schedule = [read_schedule(item, {}, _PATH) if isinstance(item, str) else item for item in schedule]
+    read_schedules(schedule)
+    return schedule
+
+
+def _check_units(schedule: object, clock: Clock, unit: TimeUnit) -> None:
+    """Raise `ValueError` if the steps do not count the unit of the length, or a unit that the schedule reads.
+
+    The units of a user's function are not known.
+    """
+    factors, needed = clock.horizon, dict[TimeUnit, Sequence[str]]()  # the conversion factors that a unit needs
+    if unit is TimeUnit.BATCH:
+        needed[TimeUnit.EPOCH] = ["batches_per_epoch"]
+    else:
+        needed[TimeUnit.BATCH] = ["batches_per_epoch"]
+        needed[TimeUnit.SAMPLE] = ["batches_per_epoch", "samples_per_batch"]
+        needed[TimeUnit.TOKEN] = ["batches_per_epoch", "samples_per_batch", "tokens_per_sample"]
+    units = {clock.max_duration.unit: "max_duration"}
+    for read in schedule_units(schedule, clock):
+        units.setdefault(read, "schedule")
+    for read, name in units.items():
+        missing = [factor for factor in needed.get(read, ()) if getattr(factors, factor) is None]
+        if missing:
+            counted = unit.name.lower()
+            value = str(clock.max_duration) if name == "max_duration" else schedule
+            raise ValueError(
+                f"ScheduleLR.{name}={value!r}: each step counts one {counted}, so {read.value!r} is not known. Pass "
+                f"{' and '.join(f'{factor}=...' for factor in missing)}, or write the time in {unit.value!r}."
+            )
+
+
+def _check_initial_values(optimizer: Optimizer, tags: Tags) -> None:
+    """Raise `KeyError` if a selected group has no initial learning rate."""
+    for i in require_groups(optimizer.param_groups, tags):
+        if "initial_lr" not in optimizer.param_groups[i]:
+            raise KeyError(
+                f"ScheduleLR.last_epoch: parameter group {i} has no 'initial_lr'. Set it to the peak of its learning "
+                f"rate, or load the optimizer's state first."
+            )
+
+
+def _start_after(clock: Clock, steps: int, unit: TimeUnit) -> None:
+    """Move a new clock on by steps of full batches or epochs."""
+    length = clock.dataloader_len
+    if unit is TimeUnit.EPOCH:
+        clock.go_to(Timestamp(epoch=steps, batch=steps * (length or 0)))
+    elif length is None:
+        clock.go_to(Timestamp(batch=steps, batch_in_epoch=steps))
+    else:
+        clock.go_to(Timestamp(epoch=steps // length, batch=steps, batch_in_epoch=steps % length))
