@@ -47,7 +47,7 @@ def schedule_lr(groups: int, **arguments: Any) -> Any:
     return ScheduleLR(optimizer_of(groups), CosineAnnealingScheduler(), 10**9, **arguments)
 
 
-def ticking(clock: Clock, then: Callable[[], Any], **counts: int) -> Callable[[], Any]:
+def ticking(clock: Clock, then: Callable[[], Any], **counts: Any) -> Callable[[], Any]:
     """Count a batch, then do something."""
 
     def call() -> None:
