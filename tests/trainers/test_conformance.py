@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -23,6 +24,7 @@ import torch.distributed as dist
 
 import optim
 from tests.building import batches_of_loop
+from tests.golden.states import STATES
 from tests.torchrun import Report, launch, python_output
 from tests.trainers.runs import (
     AVERAGE,
@@ -205,6 +207,23 @@ def test_a_run_resumes_in_another_process(name: str, kind: str, saved: Saved, re
     weights = rest.after, rest.average, rest.evaluated
     expected = whole.after[step:], whole.average, whole.evaluated[evaluations:]
     torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+
+
+def kept_kind(name: str) -> str:
+    """The kind of run of which tests/golden/states keeps a checkpoint."""
+    return "averaged" if name in able("average") else "accumulated"
+
+
+@for_trainers()
+@pytest.mark.parametrize("version", [path.name for path in sorted(STATES.iterdir()) if path.is_dir()])
+def test_a_checkpoint_of_an_earlier_version(name: str, version: str, saved: Saved, tmp_path: Path) -> None:
+    kind = kept_kind(name)
+    task, folder = SAVED[kind], shutil.copytree(STATES / version / name, tmp_path / "saved")
+    run = train(name, tmp_path / "rest", replace(task, save_after=(), load=(folder, task.save_after[0])))
+    whole = saved.runs[name, kind]
+    assert run.values == whole.values[task.save_after[0] :] and run.counts == whole.counts
+    if whole.average is not None:  # other processors round the weights in other ways
+        torch.testing.assert_close(run.average, whole.average, rtol=1e-4, atol=1e-5)
 
 
 @for_trainers("moments")
