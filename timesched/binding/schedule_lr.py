@@ -100,11 +100,11 @@ class ScheduleLR(BoundLR):
         schedule = _read_schedule(schedule, arguments)
         clock = Clock(
             require_time("ScheduleLR.max_duration", max_duration, self._unit),
-            batches_per_epoch,
-            samples_per_batch,
-            tokens_per_sample,
-            ssr,
-            process_group,
+            batches_per_epoch=batches_per_epoch,
+            samples_per_batch=samples_per_batch,
+            tokens_per_sample=tokens_per_sample,
+            ssr=ssr,
+            process_group=process_group,
         )
         _check_units(schedule, clock, self._unit)
         steps = 0 if last_epoch == -1 else require_count(last_epoch, type(self).__name__) + 1
