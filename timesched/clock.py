@@ -23,6 +23,12 @@ from timesched.time.value import Time
 from timesched.types import StateDict
 
 _COUNTED_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}  # by the arguments of tick()
+_EXPLICIT_UNITS = {  # of a tick, by whether it gets samples, and tokens
+    (False, False): frozenset[TimeUnit](),
+    (True, False): frozenset([TimeUnit.SAMPLE]),
+    (False, True): frozenset([TimeUnit.TOKEN]),
+    (True, True): frozenset([TimeUnit.SAMPLE, TimeUnit.TOKEN]),
+}
 TICKED = ("timestamp", "explicit_units", "_move_bounds", "_last_tick_time", "_ticks_to_step")  # what a tick changes
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -160,8 +166,9 @@ class Clock:
             counts, microseconds = usual_batch, round((now - self._last_tick_time) * 1e6)
         else:
             counts, microseconds = self._count_batch(samples, tokens, duration, now)
+        new_samples, new_tokens = counts
         length = self.horizon.conversion_factors.batches_per_epoch
-        self._advance(self.timestamp.after_batch(*counts, microseconds, length), now)
+        self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
 
     def _advance(self, timestamp: Timestamp, now: float) -> None:
         """Move on to the timestamp after a batch, which ended now."""
@@ -182,8 +189,9 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._batch_count("samples", samples, batch_size, 1)
         batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        arguments = {"samples": samples, "tokens": tokens}
-        self.explicit_units |= {_COUNTED_UNITS[name] for name, count in arguments.items() if count is not None}
+        explicit = _EXPLICIT_UNITS[samples is not None, tokens is not None]
+        if not explicit <= self.explicit_units:
+            self.explicit_units |= explicit
         return (batch_samples or 0, batch_tokens or 0), microseconds
 
     def _tick_epoch(self) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -39,11 +38,11 @@ class Resolution:
     counters: Sequence[Counter]  # the function takes their counts
     notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
     horizon: Horizon
+    countable: list[tuple[int, TimeUnit]] = field(init=False)  # places of counters that may be 0 since nobody counts
 
-    @cached_property
-    def countable(self) -> list[tuple[int, TimeUnit]]:
-        """The places of samples and tokens among the counters, which may be 0 because nobody counts them."""
-        return [(i, unit_of(counter)) for i, counter in enumerate(self.counters) if counter in FACTOR_BY_UNIT]
+    def __post_init__(self) -> None:
+        countable = [(i, unit_of(counter)) for i, counter in enumerate(self.counters) if counter in FACTOR_BY_UNIT]
+        object.__setattr__(self, "countable", countable)
 
     def value_at(self, timestamp: Any, state: object) -> Any:
         """The value at a timestamp of a run. Raises `ValueError` for samples or tokens that nobody counted."""
