@@ -11,8 +11,7 @@ from composer import Event
 import optim
 import timesched
 from tests.integration import training
-from tests.integration.resume import in_another_process
-from tests.integration.training import NextByte, assert_goes_on, column, finish
+from tests.integration.training import NextByte, assert_goes_on, column, finish, in_another_process
 from tests.optim.signatures import MATRICES, NAMES
 from timesched.integrations.composer import Binding, Schedules
 

@@ -1,7 +1,14 @@
-"""The small real model, the data and the Trainer that these tests run, and what a run did."""
+"""The small real model, the data and the Trainer that these tests run, and what a run did.
+
+python -m tests.integration.training MODULE FOLDER: the function `run` of the module resumes from every checkpoint
+FOLDER/NAME/*.pt, and by Composer's autoresume from every FOLDER/crashed/NAME. The outcome is in FOLDER/resumed.pt.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +20,8 @@ from composer import Callback, ComposerModel, DataSpec, Event, Trainer
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
+
+from tests.torchrun import python_output
 
 WINDOWS = 31
 BATCH_SIZE = 4
@@ -177,3 +186,27 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 found[f"optimizer.{i}.{key}"] = value.clone()
     return found
+
+
+# Runs that continue in a process of their own
+
+
+def in_another_process(module: str, folder: Path) -> dict[str, Any]:
+    """What the runs saved under `folder` did when another Python process took them up."""
+    python_output("-m", "tests.integration.training", module, folder)
+    resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
+    return resumed
+
+
+def resume_all(module: str, folder: Path) -> None:
+    run = importlib.import_module(module).run
+    paths = sorted(folder.glob("*/*.pt"))
+    resumed = {f"{path.parent.name}/{path.stem}": run(path.parent.name, load_path=str(path)) for path in paths}
+    for path in folder.glob("crashed/*"):
+        resumed[f"crashed/{path.name}"] = run(path.name, autoresume=True, save_folder=str(path), save_interval="5ba")
+    torch.save(resumed, folder / "resumed.pt")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    resume_all(sys.argv[1], Path(sys.argv[2]))
