@@ -120,9 +120,9 @@ def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options:
     return training.make_trainer(callbacks, **(settings | options))
 
 
-def done(*entries: Any, **options: Any) -> Record:
-    """The record of a run with these entries to its end."""
-    trainer, record = make_trainer([Schedules(*entries)], **options)
+def done(callback: Schedules, **options: Any) -> Record:
+    """The record of a run with the callback to its end."""
+    trainer, record = make_trainer([callback], **options)
     finish(trainer, record)
     return record
 
@@ -152,7 +152,7 @@ RATE = partial(CosineDecayLR, initial_learning_rate=0.1, end_learning_rate=0.0, 
 @BOTH
 def test_schedulers_in_closed_form(kind: Any) -> None:
     """By hand, to the rounding of a cosine: step k is what batch k runs with, whether counted or read off the clock."""
-    record = done(*CASES["closed"], kind=kind)
+    record = done(Schedules(*CASES["closed"]), kind=kind)
     decay = [0.1 + 0.2 * (1 + math.cos(math.pi * k / 20)) / 2 for k in range(BATCHES)]
     cosine = [0.01 + 0.09 * (1 + math.cos(math.pi * k / 15)) / 2 for k in range(15)]
     betas = [1 - 1 / (k + 10) for k in range(BATCHES)]
@@ -171,8 +171,7 @@ def test_the_ratio() -> None:
     entries = Binding(linear, "betas[0]"), partial(DECAY, total_iters="20ba")
     with pytest.raises(ValueError, match="scale_schedule_ratio"):
         make_trainer([Schedules(*entries, ssr=0.5)], max_duration="20ba", scale_schedule_ratio=0.5)
-    trainer, record = make_trainer([Schedules(*entries, ssr=0.5)], max_duration="10ba")
-    finish(trainer, record)
+    record = done(Schedules(*entries, ssr=0.5), max_duration="10ba")
     assert record.of("betas[0]", BIAS) == [BETA * (1.0 - 0.5 * k / 10) for k in range(10)]
     assert record.of("weight_decay", BIAS) == falling(0.2, 0, 10, 10)
 
@@ -200,26 +199,18 @@ def test_tokens_that_nobody_counts() -> None:
         schedules = Schedules(partial(RATE, total_iters=total_iters), counted)
         trainers.append(make_trainer([schedules], max_duration="4ba", train_dataloader=uncounted))
     finish(*trainers[0])
-    with pytest.raises(
-        ValueError, match=r"nobody has counted its tokens\. .* pass DataSpec\(loader, get_num_tokens_in"
-    ):
+    with pytest.raises(ValueError, match=r"nobody has counted its tokens\. .* pass DataSpec\("):
         trainers[1][0].fit()
 
 
 def test_half_lives() -> None:
     """The callback's conversion factors make steps of tokens. In `schedulers=`, half-lives are refused."""
     tokens = Binding(HalfLife("1024tok"), "betas[1]")
-    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=4, tokens_per_sample=128)])
-    finish(trainer, record)
+    record = done(Schedules(tokens, samples_per_batch=4, tokens_per_sample=128))
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * BATCHES
     sizes = BatchSizeSchedule({"0dur": 4, "0.5dur": 8})
-    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=sizes, tokens_per_sample=128)])
-    finish(trainer, record)
+    record = done(Schedules(tokens, samples_per_batch=sizes, tokens_per_sample=128))
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
-    with pytest.raises(ValueError, match="without samples_per_batch and tokens"):
-        done(tokens)
-    with pytest.raises(ValueError, match="samples_per_batch=0"):
-        Schedules(tokens, samples_per_batch=0)
     with pytest.raises(TypeError, match="this schedule returns values"):
         make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
 
@@ -230,7 +221,7 @@ def test_one_step_for_every_batch() -> None:
     theirs, made = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), counted(optimizer, [None])
     entries = Binding(LINE, "weight_decay", "matrix"), partial(counted, tags="embedding"), made
     options = {"model": model, "optimizers": optimizer, "schedulers": theirs, "device_train_microbatch_size": 2}
-    record = done(*entries, **options)
+    record = done(Schedules(*entries), **options)
     assert record.of("lr", MATRIX) == [0.1] * 8 + [0.05] * 8 + [0.025] * 4
     assert record.of("weight_decay", MATRIX) == [WEIGHT_DECAY * (1 - k / 20) for k in range(BATCHES)]
     assert record.of("weight_decay", EMBEDDING) == record.of("weight_decay", BIAS) == falling(1.0, 0, BATCHES)
@@ -260,7 +251,7 @@ def test_several_fits(tmp_path: Path) -> None:
 def test_epochs_whose_length_is_not_known() -> None:
     """The count of epochs moves after the end of a batch, and the next batch has the value of it."""
     schedule = MultiStepScheduler(["1ep", "2ep"], gamma=0.5)
-    record = done(Binding(schedule, "weight_decay"), train_dataloader=data(Stream()))
+    record = done(Schedules(Binding(schedule, "weight_decay")), train_dataloader=data(Stream()))
     assert record.of("weight_decay", MATRIX) == [0.25] * 8 + [0.125] * 8 + [0.0625] * 4
 
 
@@ -286,7 +277,6 @@ def child(optimizer: Any) -> LinearLR:
 
 DECAY_20 = partial(DECAY, total_iters=20)
 COSINE = composer.optim.CosineAnnealingScheduler()
-TWO = "key='weight_decay': .* was created later"
 # What is given to the callback, options of the Trainer, and the error.
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (lambda: [LINE], {}, TypeError, r"LinearScheduler\(.* has no key. Pass a Binding"),
@@ -295,9 +285,12 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (lambda: [], {"ssr": -1.0}, ValueError, r"ssr.*-1"),
     (lambda: [], {"callbacks": [Schedules()]}, ValueError, "Schedules: there are two such callbacks"),
     # two schedulers on one number
-    (lambda: [DECAY_20, partial(ConstantWD, val=0.2, param_group_tags="head")], {}, ValueError, TWO),
-    (lambda: [DECAY_20, Binding(linear, "weight_decay", "head")], {}, ValueError, TWO),
-    (lambda: [Binding(linear, "weight_decay", "head"), DECAY_20], {}, ValueError, TWO),
+    (
+        lambda: [DECAY_20, Binding(linear, "weight_decay", "head")],
+        {},
+        ValueError,
+        "'weight_decay': .* created later",
+    ),
     (lambda: [child], {}, ValueError, "since SequentialLR.* was created later"),
     (lambda: [Binding(linear, "lr", "head")], {"schedulers": LINE}, ValueError, r"'lr' of .* 1: two schedulers set it"),
     (lambda: [RATE], {"schedulers": COSINE}, ValueError, r"'lr' of .* 0: two .* of schedulers="),
@@ -334,7 +327,7 @@ def test_a_scheduler_of_other_tags_may_be_the_trainers() -> None:
     model, optimizer = make_optimizer()
     other = RATE(optimizer, param_group_tags=["embedding", None])
     options = {"model": model, "optimizers": optimizer, "schedulers": other, "step_schedulers_every_batch": True}
-    record = done(Binding(linear, "lr", "head"), **options)
+    record = done(Schedules(Binding(linear, "lr", "head")), **options)
     assert record.of("lr", MATRIX) == [LR * half for half in HALVED]
     cosine = [0.1 * (1 + math.cos(math.pi * k / BATCHES)) / 2 for k in range(BATCHES)]
     assert record.of("lr", EMBEDDING) == pytest.approx(cosine, rel=1e-14)
@@ -395,7 +388,7 @@ def test_a_checkpoint_of_other_schedules_is_refused(tmp_path: Path) -> None:
             make_trainer([Schedules(*entries, **options)], **path)
     # The same in other words goes on; so does one that counts its steps and has the saved value.
     assert_goes_on(before, finish(*make_trainer([Schedules(SAME, *SAVED[1:])], **path)), 8)
-    assert done(SAME, steps([0.9, 0.2, 0.5]), torchs, **path).of("weight_decay") == [0.2] * 4 + [0.5] * 8
+    assert done(Schedules(SAME, steps([0.9, 0.2, 0.5]), torchs), **path).of("weight_decay") == [0.2] * 4 + [0.5] * 8
     finish(*make_trainer([Schedules()], **saving(tmp_path / "none")))
     with pytest.raises(ValueError, match="has 0 schedules, and here are 1"):
         make_trainer([Schedules(FALLING)], load_path=str(tmp_path / "none" / "8.pt"))
@@ -414,7 +407,7 @@ def test_a_run_begins_anew(kind: Any, tmp_path: Path) -> None:
         partial(CosineDecayWD, initial_val=0.2, end_val=0.0, total_iters="1dur", param_group_tags="embedding"),
         partial(counted, tags=[None]),
     ]
-    record = done(*entries, **path)
+    record = done(Schedules(*entries), **path)
     for group in (EMBEDDING, MATRIX, BIAS):
         assert record.of("lr", group) == falling(LR, 8, 20)
         assert record.of("betas[0]", group) == falling(BETA, 8, 20)
@@ -423,7 +416,7 @@ def test_a_run_begins_anew(kind: Any, tmp_path: Path) -> None:
     assert record.of("weight_decay", EMBEDDING) == pytest.approx(cosine, rel=1e-14)
     assert record.of("weight_decay", BIAS) == falling(1.0, 0, 12)  # what counts its steps begins at the first
     # Schedulers of torch multiply what is there, which is not to be what was loaded.
-    assert done(torchs, **path).of("lr", MATRIX) == [LR] * 4 + [LR / 2] * 4 + [LR / 4] * 4
+    assert done(Schedules(torchs), **path).of("lr", MATRIX) == [LR] * 4 + [LR / 2] * 4 + [LR / 4] * 4
 
 
 @pytest.mark.parametrize("more", [{}, IGNORED])

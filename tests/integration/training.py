@@ -31,15 +31,10 @@ BASE_WEIGHT_DECAY = 0.25
 _PADDING = 256  # one above the bytes
 
 
-def window_length(i: int) -> int:
-    """How many bytes, and so tokens, window `i` has: from 8 to 32, uneven from batch to batch."""
-    return 8 + (5 * i * i + 3 * i) % 25
-
-
 def windows() -> list[tuple[Tensor, int]]:
-    """Stretches of Python's own help texts, each with the byte that comes after it."""
+    """Stretches of Python's own help texts, of 8 to 32 bytes, each with the byte that comes after it."""
     texts = [topics[name].encode() for name in sorted(topics)][:WINDOWS]
-    lengths = [window_length(i) for i in range(WINDOWS)]
+    lengths = [8 + (5 * i * i + 3 * i) % 25 for i in range(WINDOWS)]
     return [(torch.tensor(list(text[:n])), text[n]) for text, n in zip(texts, lengths, strict=True)]
 
 

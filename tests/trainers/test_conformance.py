@@ -402,6 +402,8 @@ def batches_grow_on_all_ranks(name: str, folder: Path) -> None:
     batches = growing_batches(process_group=True)
     whole = train(name, folder, replace(GROWING, save_after=range(len(batches))))
     assert whole.seen == batches and {len(batch) for batch in batches} == {1, 2, 4}
+    parts = zip(*of_all_ranks(whole.seen))  # of the batches
+    assert [*chain(*chain(*parts))][:36] == [*range(36)]  # ranks cannot share the last of the 37 samples
     for step in (1, 5, 9, 10, 14):
         rest = train(name, folder / "rest", replace(GROWING, load=(folder, step)))
         assert rest.seen == batches[step:], step
