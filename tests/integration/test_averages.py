@@ -1,13 +1,12 @@
-"""Averages of the weights in the real Composer Trainer: like its own EMA, evaluated, saved and resumed."""
+"""Averages of the weights in the real Composer Trainer: like its own EMA, and after an evaluation that failed."""
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from composer import Callback, Evaluator, Event
+from composer import Callback, Evaluator
 from composer.algorithms import EMA
 
 import optim
@@ -51,10 +50,6 @@ def flat(tensors: Any) -> torch.Tensor:
 
 def weights(model: Any) -> torch.Tensor:
     return flat([*model.parameters(), *(x for x in model.buffers() if x.is_floating_point())])
-
-
-def of(average: Any) -> torch.Tensor:
-    return flat(state["average"] for state in average.state.values())
 
 
 def fitted(schedules: Schedules, **options: Any) -> tuple[Any, Watch]:
@@ -141,34 +136,3 @@ def test_training_continues_after_a_failed_evaluation() -> None:
     assert len(watch.after) == 20
     assert all(torch.equal(x, y) for x, y in zip(watch.after, expected.after, strict=True))
     assert torch.equal(watch.evaluated[-1], expected.evaluated[-1])
-
-
-def test_saved_and_resumed(tmp_path: Path) -> None:
-    whole = Schedules(DECAY, average=AVERAGE, evaluate_averaged=True)
-    _, watch = fitted(whole, **training.saving(tmp_path, (11, Event.BATCH_CHECKPOINT)))
-    resumed = Schedules(DECAY, average=AVERAGE, evaluate_averaged=True)
-    _, again = fitted(resumed, load_path=str(tmp_path / "11.pt"))
-    assert torch.equal(again.after[-1], watch.after[-1])
-    assert torch.equal(of(resumed.average), of(whole.average))
-
-
-def test_a_checkpoint_without_it(tmp_path: Path) -> None:
-    _, watch = fitted(Schedules(DECAY), **training.saving(tmp_path, (11, Event.BATCH_CHECKPOINT)))
-    path = str(tmp_path / "11.pt")
-    with pytest.raises(ValueError) as error:
-        fitted(Schedules(DECAY, average=AVERAGE), load_path=path)
-    assert str(error.value) == (
-        "Schedules.average: the checkpoint has no average. Leave average= out, or start again with "
-        "load_ignore_keys=['state/callbacks/Schedules']."
-    )
-    anew = Schedules(DECAY, average=AVERAGE)
-    ignored = {"load_ignore_keys": ["state/callbacks/Schedules"]}
-    with pytest.warns(UserWarning, match="Schedules"):
-        _, again = fitted(anew, load_path=path, **ignored)
-    assert anew.average.param_groups[0]["start_batch"] == 11
-    assert torch.equal(again.after[-1], watch.after[-1])
-
-
-def test_refused() -> None:
-    with pytest.raises(ValueError, match="evaluate_averaged=True: there is no"):
-        Schedules(DECAY, evaluate_averaged=True)

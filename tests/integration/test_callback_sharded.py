@@ -17,7 +17,7 @@ from composer.utils import dist
 from torch.distributed.tensor import DTensor
 
 import optim
-from tests.integration.callback_runs import counted, make_optimizer, make_trainer
+from tests.integration.test_callback import counted, make_optimizer, make_trainer
 from tests.integration.training import data, finish, windows
 from tests.torchrun import Report, output_of_ranks, read_report, start_ranks
 from timesched import LinearScheduler
@@ -69,23 +69,12 @@ def refused(kind: str, folder: Path, entries: list[Any], length: str | None, sai
         trainer_of(kind, entries, max_duration=length, load_path=str(folder / f"ep1-ba{SAVED}"))[0].fit(duration="1ba")
 
 
-def averages_in_seconds(folder: Path) -> None:
-    """Composer has the seconds of the first rank on all; the parameters of an average are whole."""
-    average = partial(optim.WeightAverage, half_life="0.1sec")
-    sampler = dist.get_sampler(windows(), shuffle=False, drop_last=False)  # type: ignore[arg-type]  # a list will do
-    trainer, record = make_trainer([Schedules(*REST, average=average)], train_dataloader=data(sampler=sampler))
-    finish(trainer, record)
-    (schedules,) = (callback for callback in trainer.state.callbacks if isinstance(callback, Schedules))
-    found = [state["average"].sum().item() for state in schedules.average.state.values()]
-    assert dist.all_gather_object(found) == [found] * 2 and schedules.average.param_groups[0]["last_total_wct"] > 0
-
-
 def test_sharded_checkpoints(tmp_path: Path) -> None:
     """They go on to the bit; other schedules are refused as elsewhere; what cannot be says what to do."""
     output = output_of_ranks([__file__, str(tmp_path)], tmp_path, TIMEOUT, FSDP_VERSION="2", NODE_RANK="0")
     results = read_report(tmp_path, 2)
     expected = {f"{kind} {name}" for kind in KINDS for name in ("goes on", *REFUSED)}
-    assert set(results) == {*expected, "averages in seconds"}, output
+    assert set(results) == expected, output
     assert not any(results.values()), "\n".join(f"{name}: {error}" for name, error in results.items() if error)
 
 
@@ -98,7 +87,6 @@ def main(folder: Path) -> None:
         report.check(f"{kind} goes on", lambda kind=kind: goes_on(kind, folder / kind))
         for name, row in REFUSED.items():
             report.check(f"{kind} {name}", lambda kind=kind, row=row: refused(kind, folder / kind, *row))
-    report.check("averages in seconds", lambda: averages_in_seconds(folder))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from composer import Event
 
 import optim
 import timesched
-from tests.integration import training
-from tests.integration.resume import in_another_process
-from tests.integration.training import NextByte, assert_goes_on, column, finish
+from tests.integration.training import (
+    NextByte,
+    assert_goes_on,
+    column,
+    finish,
+    in_another_process,
+    make_trainer,
+    saving,
+)
 from tests.optim.signatures import MATRICES, NAMES
 from timesched.integrations.composer import Binding, Schedules
 
@@ -43,34 +48,21 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def make_optimizer(name: str, dtype: torch.dtype = torch.float32) -> tuple[NextByte, Any]:
-    """The small model, for Muon without its bias, and an optimizer of its parameters."""
-    model = NextByte().to(dtype)
+def run(name: str, **options: Any) -> dict[str, Any]:
+    """A run in which the learning rate falls along a cosine, and so does the weight decay, if there is one."""
+    model, schedule = NextByte(), timesched.CosineAnnealingScheduler(alpha_f=0.1)
     if name in MATRICES:
         model.head.register_parameter("bias", None)
     decay = {} if name == "Rprop" else {"weight_decay": 0.001}
-    made = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))
-    return model, made
-
-
-def make_trainer(model: NextByte, optimizer: Any, **options: Any) -> Any:
-    """A Trainer whose rate falls along a cosine; the weight decay, where there is one, has a schedule of its own."""
-    schedule = timesched.CosineAnnealingScheduler(alpha_f=0.1)
-    decay = [Schedules(Binding(schedule, "weight_decay"))] if "weight_decay" in optimizer.param_groups[0] else []
-    return training.make_trainer(decay, model, optimizer, schedulers=schedule, max_duration=f"{BATCHES}ba", **options)
-
-
-def run(name: str, **options: Any) -> dict[str, Any]:
-    return finish(*make_trainer(*make_optimizer(name), **options))
-
-
-def saving(folder: Path) -> dict[str, Any]:
-    return training.saving(folder, (MIDDLE, Event.BATCH_CHECKPOINT))
+    optimizer = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))
+    callbacks = [Schedules(Binding(schedule, "weight_decay"))] if decay else []
+    settings = {"schedulers": schedule, "max_duration": f"{BATCHES}ba"}
+    return finish(*make_trainer(callbacks, model, optimizer, **settings, **options))
 
 
 def test_every_optimizer_trains_is_saved_and_resumed(tmp_path: Path) -> None:
     assert list(RATES) == NAMES
-    full = {name: run(name, **saving(tmp_path / name)) for name in NAMES}
+    full = {name: run(name, **saving(tmp_path / name, (MIDDLE, Event.BATCH_CHECKPOINT))) for name in NAMES}
     for name, done in full.items():
         losses = done["losses"]
         assert len(losses) == BATCHES and sum(losses[-8:]) < 0.9 * sum(losses[:8]), (name, losses)

@@ -1,7 +1,14 @@
-"""The small real model, the data and the Trainer that these tests run, and what a run did."""
+"""The small real model, the data and the Trainer that these tests run, and what a run did.
+
+python -m tests.integration.training MODULE FOLDER: the function `run` of the module resumes from every checkpoint
+FOLDER/NAME/*.pt, and by Composer's autoresume from every FOLDER/crashed/NAME. The outcome is in FOLDER/resumed.pt.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.torchrun import python_output
+
 WINDOWS = 31
 BATCH_SIZE = 4
 BATCHES_PER_EPOCH = 8  # seven batches of 4 windows and one of 3
@@ -22,15 +31,10 @@ BASE_WEIGHT_DECAY = 0.25
 _PADDING = 256  # one above the bytes
 
 
-def window_length(i: int) -> int:
-    """How many bytes, and so tokens, window `i` has: from 8 to 32, uneven from batch to batch."""
-    return 8 + (5 * i * i + 3 * i) % 25
-
-
 def windows() -> list[tuple[Tensor, int]]:
-    """Stretches of Python's own help texts, each with the byte that comes after it."""
+    """Stretches of Python's own help texts, of 8 to 32 bytes, each with the byte that comes after it."""
     texts = [topics[name].encode() for name in sorted(topics)][:WINDOWS]
-    lengths = [window_length(i) for i in range(WINDOWS)]
+    lengths = [8 + (5 * i * i + 3 * i) % 25 for i in range(WINDOWS)]
     return [(torch.tensor(list(text[:n])), text[n]) for text, n in zip(texts, lengths, strict=True)]
 
 
@@ -177,3 +181,27 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 found[f"optimizer.{i}.{key}"] = value.clone()
     return found
+
+
+# Runs that continue in a process of their own
+
+
+def in_another_process(module: str, folder: Path) -> dict[str, Any]:
+    """What the runs saved under `folder` did when another Python process took them up."""
+    python_output("-m", "tests.integration.training", module, folder)
+    resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
+    return resumed
+
+
+def resume_all(module: str, folder: Path) -> None:
+    run = importlib.import_module(module).run
+    paths = sorted(folder.glob("*/*.pt"))
+    resumed = {f"{path.parent.name}/{path.stem}": run(path.parent.name, load_path=str(path)) for path in paths}
+    for path in folder.glob("crashed/*"):
+        resumed[f"crashed/{path.name}"] = run(path.name, autoresume=True, save_folder=str(path), save_interval="5ba")
+    torch.save(resumed, folder / "resumed.pt")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    resume_all(sys.argv[1], Path(sys.argv[2]))

@@ -200,20 +200,6 @@ def test_the_power_function():
     assert average.state[weight]["average"].item() == pytest.approx(theirs, rel=1e-12)
 
 
-def test_the_mean_is_a_share_of_ln_2():
-    found = []
-    for half_life in (None, math.log(2)):
-        clock, weight = clock_of(), parameter(1.0)
-        average = optim.WeightAverage([weight], clock, half_life=half_life, start="3ba")
-        for i in range(20):
-            with torch.no_grad():
-                weight.fill_(i * i)
-            clock.tick()
-            average.step()
-        found.append(average.state[weight]["average"].item())
-    assert found[1] == pytest.approx(found[0], rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("dtype", "kept"),
     [

@@ -223,10 +223,13 @@ def values_at(clock: Any, entries: Sequence[Any], tag: str) -> dict[str, float]:
     return values
 
 
-def averages(weights: Sequence[Tensor]) -> list[Tensor]:
-    """`AVERAGE` after each step, from the weights after each."""
+def averages(weights: Sequence[Tensor], copied: int = 2) -> list[Tensor]:
+    """An average with the half-life of `AVERAGE` after each step, from the weights after each.
+
+    After the first `copied` steps, it is equal to the weights.
+    """
     averaged: list[Tensor] = []
     keeps = 2 ** (-1 / 3)
     for step, x in enumerate(weights, 1):
-        averaged.append(x.double() if step <= 2 else keeps * averaged[-1] + (1 - keeps) * x.double())
+        averaged.append(x.double() if step <= copied else keeps * averaged[-1] + (1 - keeps) * x.double())
     return averaged

@@ -306,11 +306,12 @@ def test_a_run_without_schedules_continues_with_schedules(name: str, tmp_path: P
 @for_trainers("average")
 def test_a_checkpoint_without_an_average(name: str, saved: Saved, tmp_path: Path) -> None:
     """It is refused, or the average begins with its weights."""
-    task = replace(SAVED["accumulated"], average=AVERAGE, load=saved.load(name, "accumulated"))
+    average = partial(optim.WeightAverage, half_life="3ba")
+    task = replace(SAVED["accumulated"], average=average, load=saved.load(name, "accumulated"))
     with pytest.raises(ValueError, match="has no average"):
         train(name, tmp_path, task)
     run = train(name, tmp_path, replace(task, on_change="new"))
-    expected = averages([saved.runs[name, "accumulated"].after[7], *run.after])
+    expected = averages([saved.runs[name, "accumulated"].after[7], *run.after], copied=1)
     torch.testing.assert_close(run.average.double(), expected[-1], rtol=0, atol=ROUNDED)
 
 
@@ -420,6 +421,8 @@ def batches_grow_on_all_ranks(name: str, folder: Path) -> None:
     batches = growing_batches(process_group=True)
     whole = train(name, folder, replace(GROWING, save_after=range(len(batches))))
     assert whole.seen == batches and {len(batch) for batch in batches} == {1, 2, 4}
+    parts = zip(*of_all_ranks(whole.seen))  # of the batches
+    assert [*chain(*chain(*parts))][:36] == [*range(36)]  # ranks cannot share the last of the 37 samples
     for step in (1, 5, 9, 10, 14):
         rest = train(name, folder / "rest", replace(GROWING, load=(folder, step)))
         assert rest.seen == batches[step:], step

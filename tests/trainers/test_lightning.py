@@ -23,7 +23,6 @@ from tests.trainers.rows.lightning import (
     Loader,
     Memory,
     Module,
-    WithTorch,
     make_loader,
     make_trainer,
     train,
@@ -135,15 +134,6 @@ def test_lr_find_leaves_no_trace(tmp_path: Path) -> None:
     module.net.run = Run()
     trainer.fit(module, Loader(3))
     assert module.net.run.values == plain_loop(UNEVEN, module.task).values
-
-
-def test_a_run_with_a_scheduler_of_torch_is_taken_over(tmp_path: Path) -> None:
-    task = Task((LINE,), None, save_after=[15])
-    train(tmp_path, task, WithTorch(task))
-    now = replace(task, load=(tmp_path, 15))
-    with pytest.raises(ValueError, match='on_change="new"'):
-        train(tmp_path, now)
-    assert train(tmp_path, replace(now, on_change="new")).values == plain_loop(UNEVEN, now).values[15:]
 
 
 class OfAnotherInterval(Module):

@@ -200,7 +200,6 @@ def test_newer_releases_have_the_containers_in_another_module() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"entries": []}, "there is no schedule"),
         ({"samples_per_batch": None}, "without samples_per_batch"),
         ({"samples_per_batch": -1}, "samples_per_batch"),
         ({"entries": [LinearScheduler(t_max="2ep")]}, "batches_per_epoch"),

@@ -73,17 +73,6 @@ def test_an_optimizer_for_each_layer_is_refused(tmp_path: Path) -> None:
         transformers.train(tmp_path, Task(), optimizers=(LayerWiseDummyOptimizer(), None))
 
 
-def test_a_run_that_counted_no_tokens_continues_in_tokens(tmp_path: Path) -> None:
-    """With a conversion factor the position is computed. Otherwise the load is refused."""
-    transformers.train(tmp_path, Task((LINE,), None, counts_tokens=False, save_after=[6]))
-    task = Task((LinearScheduler(t_max="1000tok"),), "1000tok", on_change="new", load=(tmp_path, 6))
-    with pytest.raises(ValueError, match="at batch 6, and nobody has counted its tokens"):
-        transformers.train(tmp_path, task)
-    with pytest.warns(UserWarning, match="The Trainer has ended the run at"):
-        run = transformers.train(tmp_path, replace(task, counts_tokens=False), tokens_per_sample=10)
-    assert run.of("lr")[0] == LR * task.entries[0].at("180tok", Clock("1000tok"))
-
-
 # Lightning
 
 

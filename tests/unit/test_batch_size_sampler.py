@@ -95,30 +95,6 @@ def test_the_epoch_of_the_clock_counts():
     assert [*batches] == first
 
 
-@pytest.mark.parametrize("sizes", [SIZES, BatchSizeSchedule("0ba:2 3ba:4 9ba:8"), BatchSizeSchedule("0tok:2 90tok:8")])
-def test_from_the_start_of_the_epoch(sizes):
-    """Each iteration has all batches of the epoch, with the sizes of the uninterrupted run."""
-
-    def train(steps=None):
-        clock = make_clock(tokens_per_sample=TOKENS)
-        return run_loop(clock, BatchSizeSampler(shuffled(20), sizes, clock), steps), clock
-
-    rows, _ = train()
-    for steps in range(1, len(rows)):
-        _, clock = train(steps)
-        epoch = clock.timestamp.epoch.value
-        whole = [batch for row_epoch, batch in rows if row_epoch == epoch]
-        rest = [batch for row_epoch, batch in rows[steps:] if row_epoch == epoch]
-        batches = [*BatchSizeSampler(shuffled(20), sizes, clock, from_epoch_start=True)]
-        assert batches[: len(whole)] == whole  # the run may end within the epoch
-        assert batches[clock.timestamp.batch_in_epoch.value : len(whole)] == rest
-
-
-def test_an_epoch_of_whole_batches_has_no_cut():
-    batches = BatchSizeSampler(range(8), BatchSizeSchedule({"0sp": 4}), make_clock(), drop_last=True)
-    assert [*batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 def test_a_size_that_changes_with_iterations():
     clock = Clock("4iter")
     batches = BatchSizeSampler(range(20), BatchSizeSchedule({"0dur": 8, "0.5dur": 16}), clock)

@@ -239,14 +239,6 @@ def test_a_state_from_before_the_decay_loads_into_a_longer_run():
     assert {when: state["clock"]["sample"] for when, state in saved.items()} == {"before": 1600, "after": 1600}
 
 
-def test_before_in_epochs_whose_length_is_known():
-    clock, found = Clock("9ep", batches_per_epoch=4), []
-    for batch in range(1, 10):
-        clock.tick()
-        found += [batch] * clock.before("1.6ep")
-    assert found == [6]
-
-
 ERRORS = [
     (lambda clock: clock.passed("-1ba"), "Clock.passed.time='-1ba'"),
     (lambda clock: clock.every("0ba"), "Clock.every.period='0ba'"),

@@ -1,7 +1,6 @@
 """HalfLife and weight_decay_for: the values in exact rationals, how they are bound, and where they are refused."""
 
 import copy
-import dataclasses
 import inspect
 import math
 import pickle
@@ -142,15 +141,6 @@ def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
     longer = time.exact * sigma if time.unit is TimeUnit.DURATION else time.exact
     (x,) = exponents(run, Time._make(longer, time.unit), [run.samples_per_batch])
     assert found == beta ** float(x)
-
-
-@given(runs(), st.integers(1, 5), st.fractions(Fraction(1, 100), 100))
-def test_an_epoch_is_as_long_as_it_is_now(run, more, epochs):
-    """Epochs: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
-    later = dataclasses.replace(run, batches_per_epoch=more * run.batches_per_epoch)
-    schedule = HalfLife(Time(epochs, "ep"))
-    kept = [schedule._current_value(each.state(3), None) ** each.batches_per_epoch for each in (run, later)]
-    assert kept == pytest.approx([0.5 ** float(1 / epochs)] * 2, rel=1e-12)
 
 
 @given(BETAS, st.integers(1, 10**6), st.integers(1, 10**6))
@@ -316,22 +306,6 @@ def test_another_half_life_is_refused_or_taken_as_new(schedule, other, length):
     assert clock.timestamp.sample == 640
 
 
-def test_the_learning_rate_beside_a_half_life_is_compared_as_ever():
-    def several(rate, size):
-        clock = Clock("64000sp", samples_per_batch=size)
-        return clock, Schedulers(adam(), clock, [rate, Binding(HALF_LIVES[0], "betas[1]")])
-
-    clock, first = several(LinearScheduler(), 64)
-    clock.tick()
-    first.step()
-    saved = first.state_dict()
-    clock, again = several(LinearScheduler(), 128)
-    again.load_state_dict(saved)
-    assert clock.timestamp.sample == 64
-    with pytest.raises(ValueError, match="the state is of a different schedule"):
-        several(LinearScheduler(alpha_f=0.5), 128)[1].load_state_dict(saved)
-
-
 def test_a_state_of_a_half_life_has_its_value_alone():
     saved = resumed(HALF_LIVES[0], "64000sp", 64)
     same = bind(HALF_LIVES[0], adam(), Clock("64000sp", samples_per_batch=64), key="betas[1]")
@@ -363,15 +337,6 @@ def test_it_comes_from_a_config():
     assert seen == [(0.9**2.0, 0.5**0.25), (0.9**2.0, 0.5**0.25), (0.5**0.5, 0.5**0.25)]
     with pytest.raises(TypeError, match=re.escape("schedulers[0].HalfLife: HalfLife('4000tok')")):
         optim.build(torch.nn.Linear(2, 2), config.replace(', key: "betas[1]"', "", 1))
-
-
-def test_the_adapters_take_it_by_its_key():
-    optimizer, clock = adam(), Clock("100ba", samples_per_batch=8)
-    both = Schedulers(optimizer, clock, [LinearScheduler(), Binding(HalfLife("16sp"), "betas[0]")])
-    clock.tick()
-    both.step()
-    assert optimizer.param_groups[0]["betas"] == (0.5**0.5, 0.95)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.099)
 
 
 # Values and multipliers

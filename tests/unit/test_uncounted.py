@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from optim import WeightAverage
 from optim.lr_scheduler import LinearLR
 from tests.building import sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
@@ -54,20 +53,6 @@ def test_after_batch_0_it_is_an_error(read, make_run):
     read(make_run(0))
     with pytest.raises(ValueError, match=NO_TOKENS):
         read(make_run(1))
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda clock: clock.passed("5tok"),
-        lambda clock: clock.every("5tok"),
-        lambda clock: WeightAverage([torch.zeros(1)], clock, half_life="5tok").step(),
-    ],
-)
-def test_events_and_averages(read):
-    read(clock_after(0))
-    with pytest.raises(ValueError, match=NO_TOKENS):
-        read(clock_after(1))
 
 
 def test_samples():
