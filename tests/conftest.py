@@ -2,7 +2,7 @@
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
 tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not. (torchtitan
-and TRL have no version for Python 3.10.) What needs fake CUDA tensors lies in tests/cuda.
+and TRL have no version for Python 3.10, and DeepSpeed is for Linux.) What needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
@@ -34,7 +34,11 @@ collect_ignore = [
     *([name for name in WITHOUT if name not in WITH_COMPOSER] if HAS_COMPOSER else NEEDS_COMPOSER),
     *([] if HAS_XLA else ["xla"]),
     *([] if HAS_TRAINERS else ["trainers"]),
-    *[f"trainers/test_{name}.py" for name in ("torchtitan", "trl") if importlib.util.find_spec(name) is None],
+    *[
+        f"trainers/test_{name}.py"
+        for name in ("deepspeed", "torchtitan", "trl")
+        if importlib.util.find_spec(name) is None
+    ],
     *([] if HAS_FAKE_CUDA else ["cuda"]),
 ]
 
