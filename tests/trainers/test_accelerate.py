@@ -18,10 +18,9 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
 import optim
-from tests.docs.tables import page_code
 from tests.torchrun import ROOT, Report, launch, python_output
 from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
-from timesched import Clock, Horizon, LinearScheduler, ScheduleLR, WarmupStableDecayScheduler, bind
+from timesched import Clock, Horizon, LinearScheduler, bind
 from timesched.integrations.accelerate import Binding, schedule
 
 
@@ -158,16 +157,6 @@ def test_on_change_says_which_schedule_of_two_runs_goes_on():
     assert resumed.get_last_lr() == [0.1 * 0.95]
 
 
-def test_the_loop_of_the_page_that_prepares_its_scheduler():
-    accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), torch.nn.Linear(4, 1)
-    code = page_code("trainers/accelerate.md", "# prepared").replace('"1e6sp"', '"64sp"')
-    names = {"accelerator": accelerator, "model": model, "ScheduleLR": ScheduleLR, "batch_size": 4}
-    names |= {"optimizer": torch.optim.AdamW(model.parameters(), lr=LR)}
-    exec(code, {**names, "loader": torch.utils.data.DataLoader(torch.ones(200, 4), 4)})
-    assert names["optimizer"].param_groups[0]["lr"] == 0
-    assert names["optimizer"].state[model.weight]["step"] == 8
-
-
 def test_the_example():
     said = python_output(ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok")
     assert "Done: 2 steps of the optimizer" in said
@@ -203,68 +192,6 @@ def a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process() -> 
         bound.step()
         theirs.step()
     assert calls == list(range(17))  # what torch's own counts in eight steps
-
-
-class Prepared:
-    """The page's loop with a scheduler in `prepare`: its lines, with data, that stop and resume."""
-
-    def __init__(self, length: str = "64sp", size: int = 4, **arguments: Any) -> None:
-        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-        torch.manual_seed(1)
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-        arguments = arguments or {"samples_per_batch": size * 2}
-        scheduler = ScheduleLR(optimizer, "WSD('0.25dur', t_decay='0.5dur')", length, **arguments)
-        self.size = size
-        self.model, self.optimizer, self.scheduler = self.accelerator.prepare(model, optimizer, scheduler)
-
-    def train(self, start: int, end: int) -> list[float]:
-        """The learning rate of each step of the optimizer, until the clock is done."""
-        used = []
-        for k in range(start, end):
-            batch = torch.linspace(-1, 1, self.size * 4).reshape(self.size, 4) * (k + self.accelerator.process_index)
-            with self.accelerator.accumulate(self.model):
-                self.accelerator.backward(self.model(batch).square().mean())
-                if self.accelerator.sync_gradients:
-                    used.append(self.optimizer.param_groups[0]["lr"])
-                self.optimizer.step()
-                self.scheduler.step()
-                self.optimizer.zero_grad()
-            if self.scheduler.scheduler.clock.done:
-                break
-        return used
-
-
-def plain_loop(length: str, samples_per_batch: int) -> list[float]:
-    optimizer = torch.optim.AdamW(torch.nn.Linear(4, 1).parameters(), lr=LR)
-    clock, used = Clock(length, samples_per_batch=samples_per_batch), []
-    scheduler = bind(WarmupStableDecayScheduler("0.25dur", t_decay="0.5dur"), optimizer, clock)
-    while not clock.done:
-        used.append(optimizer.param_groups[0]["lr"])
-        clock.tick()
-        scheduler.step()
-    return used
-
-
-def a_prepared_schedule_lr_counts_the_samples_of_one_process_per_step() -> None:
-    for size in (4, 2):
-        batches = 64 // (size * 4)  # of the optimizer, in two microbatches on two processes
-        run = Prepared(size=size)
-        used = run.train(0, 2 * batches)
-        assert used == plain_loop("64sp", size * 4) and len(used) == batches
-        half, folder = Prepared(size=size), Path(sys.argv[1]) / f"prepared-{size}"
-        first = half.train(0, batches)
-        half.accelerator.save_state(folder)
-        half.accelerator.wait_for_everyone()
-        resumed = Prepared(size=size)
-        resumed.accelerator.load_state(folder)
-        assert first + resumed.train(batches, 2 * batches) == used
-        torch.testing.assert_close(resumed.model.state_dict(), run.model.state_dict(), rtol=0, atol=0)
-
-
-def a_prepared_schedule_lr_in_batches_ends_early() -> None:
-    in_batches = Prepared("8ba", unit="ba")
-    assert len(in_batches.train(0, 16)) == 4  # of 8
 
 
 def optimizers_follow_their_parameters_into_shards() -> None:
@@ -311,8 +238,6 @@ CHECKS = (
     values_are_those_of_the_sum,
     what_the_first_rank_has_counted_is_loaded_on_all,
     a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process,
-    a_prepared_schedule_lr_counts_the_samples_of_one_process_per_step,
-    a_prepared_schedule_lr_in_batches_ends_early,
     optimizers_follow_their_parameters_into_shards,
 )
 
