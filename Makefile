@@ -68,8 +68,8 @@ lint: ## ruff, mypy, and no import that goes up or in a circle
 	"$$python" tools/imports.py && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py docs/_ext/*.py tests/typing/*.py)
 
-# The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
-BENCH_NEWEST = $(addprefix benchmarks/,optimizer_step.py gpu.py low_precision.py bf16_loss.py muon_ranks.py) \
+# The optimizers and the plain loop are compared on the newest torch, the schedules with Composer.
+BENCH_NEWEST = $(addprefix benchmarks/,optimizer_step.py plain_loop.py gpu.py low_precision.py bf16_loss.py muon_ranks.py) \
   $(wildcard benchmarks/results_*.py)
 bench: ## run the benchmarks, one after the other
 	@set -- $(sort $(filter-out benchmarks/_% $(BENCH_NEWEST),$(wildcard benchmarks/*.py))); \

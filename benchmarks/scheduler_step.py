@@ -3,10 +3,6 @@
 What the numbers mean: the time to move the counter by one batch and call `step()`, less the time to move the
 counter; for 1, 8 and 64 parameter groups with float learning rates. `ratio` is that time over torch's `LambdaLR`
 with the named function: a bare cosine closure for the plain loop, a trivial lambda for Composer.
-
-The first rows have the tick included: `clock.tick()` alone, and all that a plain loop adds to a batch,
-`clock.tick(); scheduler.step()`. The goal is at most 2.5 times the step of `LambdaLR`, which counts by itself, with one
-group, and at most its time with eight.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _timing import interleaved, show, verdict
+from _timing import interleaved, show
 from composer.optim.scheduler import CosineAnnealingWithWarmupScheduler as ComposersCosine
 from composer.optim.scheduler import compile_composer_scheduler as composers_compile
 from schedule_call import state_of
@@ -93,45 +89,8 @@ def measure(groups: int) -> None:
         print(line + (f"{(seconds - loop) / peers[name]:8.2f}" if name in peers else ""))
 
 
-def ticking(clock: Clock, then: Callable[[], Any]) -> Callable[[], Any]:
-    """Count a batch, then do something."""
-
-    def call() -> None:
-        clock.tick()
-        then()
-
-    return call
-
-
-def measure_ticks(groups: int, goal: float) -> None:
-    """Print the rows with the tick included."""
-    rates: dict[str, Any] = {"batches_per_epoch": 1000, "samples_per_batch": 32, "tokens_per_sample": 2048}
-    clocks = [Clock("1e9ba", **rates) for _ in range(4)]
-    step = bind(CosineAnnealingScheduler(), optimizer_of(groups), clocks[0]).step
-    closure = "torch's LambdaLR, a cosine closure"
-    t = interleaved(
-        "ticks",
-        {
-            closure: past_first(LambdaLR(optimizer_of(groups), cosine(10**6))),
-            "tick(); step()": ticking(clocks[0], step),
-            "tick(), all rates known": clocks[1].tick,
-            "tick(), no rates": Clock("1e9ba").tick,
-            "tick(samples=32, tokens=65536)": lambda: clocks[2].tick(samples=32, tokens=65536),
-            "tick(); done": ticking(clocks[3], lambda: clocks[3].done),
-        },
-    )
-    for name, seconds in t.items():
-        ratio = seconds / t[closure]
-        grade = f"  <= {goal}: {verdict(ratio, goal, False)}" if name == "tick(); step()" else ""
-        print(f"{groups:6d}  {name:46s}{show(seconds):>13s}{ratio:8.2f}{grade}")
-
-
 def main() -> None:
     print(f"torch {torch.__version__}, one step\n")
-    print(f"{'groups':>6s}  {'what':46s}{'time':>13s}{'ratio':>8s}  goal")
-    measure_ticks(1, 2.5)
-    measure_ticks(8, 1.0)
-    print()
     print(f"{'groups':>6s}  {'what':46s}{'time':>13s}{'ratio':>8s}")
     for groups in (1, 8, 64):
         measure(groups)

@@ -2,12 +2,14 @@
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
 tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not. (torchtitan
-and TRL have no version for Python 3.10, and DeepSpeed is for Linux.) What needs fake CUDA tensors lies in tests/cuda.
+and TRL have no version for Python 3.10, and DeepSpeed is for Linux.) tests/trainers/test_conformance.py runs the
+trainers that are installed, Composer too. What needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
 import os
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -21,10 +23,13 @@ NEEDS_COMPOSER = ["integration", "parity"]
 
 # Composer's environment, whose torch is the oldest that is supported, runs these and no others: what needs Composer,
 # the pages, and one configuration of each optimizer.
-WITH_COMPOSER = [*NEEDS_COMPOSER, "docs", "optim/test_parity.py"]
-WITHOUT = [str(path.relative_to(HERE)) for path in (*HERE.iterdir(), *HERE.glob("optim/*")) if path.name != "optim"]
+WITH_COMPOSER = [*NEEDS_COMPOSER, "docs", "optim/test_parity.py", "trainers/test_conformance.py"]
+IN_PART = ("optim", "trainers")  # the folders of which it runs a file
+PATHS = chain(HERE.iterdir(), *[HERE.glob(f"{name}/*") for name in IN_PART])
+WITHOUT = [str(path.relative_to(HERE)) for path in PATHS if path.name not in IN_PART]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+EXTRAS = ("deepspeed", "torchtitan", "trl")  # with a test file each
 HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))
 
 # Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
@@ -33,12 +38,9 @@ HAS_FAKE_CUDA = torch.version.cuda is not None and TorchVersion(torch.__version_
 collect_ignore = [
     *([name for name in WITHOUT if name not in WITH_COMPOSER] if HAS_COMPOSER else NEEDS_COMPOSER),
     *([] if HAS_XLA else ["xla"]),
-    *([] if HAS_TRAINERS else ["trainers"]),
-    *[
-        f"trainers/test_{name}.py"
-        for name in ("deepspeed", "torchtitan", "trl")
-        if importlib.util.find_spec(name) is None
-    ],
+    *([] if HAS_TRAINERS or HAS_COMPOSER else ["trainers"]),
+    "trainers/rows",  # what the tests there import, each for one trainer
+    *[f"trainers/test_{name}.py" for name in EXTRAS if importlib.util.find_spec(name) is None],
     *([] if HAS_FAKE_CUDA else ["cuda"]),
 ]
 

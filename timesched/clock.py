@@ -186,15 +186,16 @@ class Clock:
         self.explicit_units |= {_COUNTED_UNITS[name] for name, count in arguments.items() if count is not None}
         return (batch_samples or 0, batch_tokens or 0), microseconds
 
-    def tick_epoch(self) -> None:
-        """Count the rest of an epoch, with the time since the last tick: the batches that are left, if their number is
-        known. In a loop that counts once per epoch."""
+    def _tick_epoch(self) -> None:
+        """Count the rest of an epoch, with the time since the last tick. It has the batches that are left, if known."""
         start, length = self._move_bounds[1], self.dataloader_len
         if length is None:
             now = time.monotonic()
-            _, microseconds = self._count_batch(None, None, None, now)
-            duration = datetime.timedelta(microseconds=microseconds)
-            self._advance(self.timestamp.to_next_epoch(duration), now)
+            if self.process_group in (None, False):
+                microseconds = self._batch_microseconds(None, now)
+            else:
+                _, _, microseconds = self._sum_over_ranks(None, None, None, now)
+            self._advance(self.timestamp.to_next_epoch(microseconds * _MICROSECOND), now)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
             self.tick()
@@ -565,7 +566,8 @@ class Clock:
             if self.max_duration.unit is unit:
                 raise ValueError(
                     f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
-                    f"tick({name}=...), or pass {FACTOR_BY_UNIT[unit]} to the clock."
+                    f"tick({name}=...), or pass {FACTOR_BY_UNIT[unit]} to the clock. With ScheduleLR, pass "
+                    f"step({name}=...), or {FACTOR_BY_UNIT[unit]} to ScheduleLR."
                 )
             return None
         count = factor * multiplied

@@ -52,7 +52,7 @@ def check_counted(timestamp: Any, unit: TimeUnit, state: object) -> None:
     if is_known or isinstance(batches, Tensor) or isinstance(count, Tensor) or batches == 0 or count != 0:
         return
     name = unit.name.lower()
-    advice = f"Pass {FACTOR_BY_UNIT[unit]}=... or tick({name}s=...) to the clock."
+    advice = f"Pass {FACTOR_BY_UNIT[unit]}=... or tick({name}s=...) to the clock, or the same to ScheduleLR."
     if unit is TimeUnit.TOKEN:
         advice += " In Composer's Trainer, pass DataSpec(loader, get_num_tokens_in_batch=...)."
     raise ValueError(f"timestamp.{name}=0: the run is at batch {batches}, and nobody has counted its {name}s. {advice}")

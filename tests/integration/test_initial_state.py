@@ -114,3 +114,29 @@ def test_a_run_of_the_trainer_is_the_same_and_resumes(kind: Any, arguments: dict
     full = run(False, **saving(tmp_path, (middle, Event.BATCH_CHECKPOINT)))
     assert_goes_on(full, run(True), 0)
     assert_goes_on(full, run(True, load_path=str(tmp_path / f"{middle}.pt")), middle)
+
+
+def train_one_step(optimizer: torch.optim.Optimizer, step: int, multiplier: float) -> None:
+    """A step on the gradients of its number, at a multiple of the first learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * multiplier
+    give_gradients(flat(optimizer), step, missing={})
+    optimizer.step()
+
+
+def test_composers_state_in_adamw() -> None:
+    """As docs/coming_from/composer.md says: Composer's weight decay multiplies lr / initial_lr."""
+    arguments = {"lr": 0.02, "weight_decay": 1e-2}
+    composers, ours = make(ADAMW, arguments), make(optim.AdamW, arguments)
+    train_one_step(composers, 1, 1.0)
+    train_one_step(composers, 2, 0.5)
+    ours.load_state_dict(composers.state_dict())
+    for group in ours.param_groups:
+        group["weight_decay"] /= group["initial_lr"]
+    for parameter, trained in zip(flat(ours), flat(composers)):
+        parameter.data.copy_(trained)
+    for step, multiplier in ((3, 0.25), (4, 0.1)):
+        train_one_step(composers, step, multiplier)
+        train_one_step(ours, step, multiplier)
+        for parameter, trained in zip(flat(ours), flat(composers)):
+            torch.testing.assert_close(parameter, trained, rtol=1e-12, atol=0)  # the order of the operations

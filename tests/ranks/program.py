@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import timesched
 from tests.building import sgd, tick
 from tests.torchrun import Report, start_ranks
-from timesched import BatchSizeSampler, BatchSizeSchedule, Clock, CosineAnnealingScheduler, bind
+from timesched import BatchSizeSampler, BatchSizeSchedule, Clock, CosineAnnealingScheduler, ScheduleLR, bind
 
 
 def tokens_of(rank: int, step: int) -> int:
@@ -42,6 +42,24 @@ def counts_are_summed() -> None:
         assert scheduler.get_last_lr() == [0.5 * CosineAnnealingScheduler().at(f"{total}tok", clock)]
     assert clock.timestamp.sample == 9 * sum(4 + other for other in range(world))
     same_on_all_ranks(clock.state_dict())
+
+
+def a_step_of_schedule_lr_sums_its_counts() -> None:
+    rank, world, schedule = dist.get_rank(), dist.get_world_size(), CosineAnnealingScheduler()
+    scheduler = ScheduleLR(sgd(lr=0.5), schedule, "20000tok", process_group=True)
+    for step in range(5):
+        scheduler.step(samples=4, tokens=tokens_of(rank, step))
+        total = sum(tokens_of(other, past) for other in range(world) for past in range(step + 1))
+        assert scheduler.clock.timestamp.token == total
+        assert scheduler.get_last_lr() == [0.5 * schedule.at(f"{total}tok", scheduler.clock)]
+    with pytest.raises(ValueError, match="tokens: 1 of 2 ranks passed it"):
+        scheduler.step(samples=4, tokens=5 if rank == 0 else None)
+    epochs = ScheduleLR(sgd(), schedule, 4, unit="ep", process_group=True)
+    for _ in range(2):
+        time.sleep(0.01 * rank)
+        epochs.step()
+    same_on_all_ranks((scheduler.state_dict(), epochs.clock.state_dict()))
+    assert epochs.clock.timestamp == "2ep" and scheduler.last_epoch == 5
 
 
 def seconds_are_those_of_rank_0() -> None:
@@ -142,6 +160,7 @@ def batches_are_shared() -> None:
 CHECKS = (
     batches_are_shared,
     counts_are_summed,
+    a_step_of_schedule_lr_sums_its_counts,
     seconds_are_those_of_rank_0,
     rates_are_of_all_ranks,
     a_number_of_one_rank_alone_is_refused_on_all,

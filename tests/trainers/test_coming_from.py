@@ -40,7 +40,7 @@ def test_every_schedule_of_transformers_has_a_row():
     functions = {name for name in vars(optimization) if re.fullmatch(r"get_\w+_schedule\w*", name)}
     assert set(named) == functions and len(named) == len(functions)
     types = {row[1].strip("`") for row in TABLE if row[1]}
-    assert types == {each.value for each in SchedulerType}
+    assert types == {kind.value for kind in SchedulerType}
     none = [name for name, row in zip(named, TABLE) if not CALL.match(row[2])]
     assert none == [
         "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
@@ -67,7 +67,7 @@ def test_defaults_that_differ_are_listed():
         assert default(getattr(timesched, ours[function][1].partition("(")[0]), here)
     for name, call in ours.items():
         arguments = inspect.signature(getattr(optimization, name)).parameters.values() if call else []
-        optional = {each.name for each in arguments if each.default is not each.empty and each.name != "last_epoch"}
+        optional = {x.name for x in arguments if x.default is not x.empty and x.name != "last_epoch"}
         assert optional <= SAME_DEFAULTS | {argument for function, argument in listed if function == name} | {
             "num_training_steps"
         }

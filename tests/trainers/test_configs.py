@@ -15,15 +15,14 @@ from omegaconf import OmegaConf
 
 import optim
 from tests.docs.tables import DOCS
+from tests.trainers.runs import IGNORE_LIGHTNING
 from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
 from timesched.integrations.lightning import Binding, schedule
 
 SECTION = (DOCS / "trainers/lightning.md").read_text("utf-8").split("## LightningCLI and Hydra")[1].split("\n## ")[0]
 (MODEL,) = re.findall("```python\n(.*?)```", SECTION, re.DOTALL)
 FOR_THE_CLI, FOR_HYDRA = re.findall("```yaml\n(.*?)```", SECTION, re.DOTALL)
-pytestmark = [  # Lightning's own
-    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
-]
+pytestmark = IGNORE_LIGHTNING
 LR, WEIGHT_DECAY, RUN = 3e-4, 0.1, Horizon("64sp")
 QUIET = {
     **{"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False},
@@ -84,7 +83,5 @@ def test_hydra(model):
 
 
 def test_a_list_of_schedules_in_hydra():
-    each = {"_target_": "timesched.LinearScheduler", "alpha_f": 0.1}
-    assert instantiate(OmegaConf.create({"entries": [each]}), _convert_="all") == {
-        "entries": [LinearScheduler(alpha_f=0.1)]
-    }
+    config = OmegaConf.create({"entries": [{"_target_": "timesched.LinearScheduler", "alpha_f": 0.1}]})
+    assert instantiate(config, _convert_="all") == {"entries": [LinearScheduler(alpha_f=0.1)]}

@@ -1,269 +1,182 @@
-"""Schedules in real runs of Lightning's Trainer, which note what each step of the optimizer was run with.
-
-As a program: `resume FOLDER` goes on from a checkpoint, and under torchrun `FOLDER` checks two ranks.
-"""
+"""What only the adapter for Lightning promises, in runs of its real Trainer."""
 
 from __future__ import annotations
 
-import csv
 import re
-import sys
 import warnings
-from itertools import accumulate
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.tuner import Tuner
 
-import optim
+from tests.building import batches_of_loop
 from tests.docs.tables import DOCS
-from tests.torchrun import ROOT, Report, launch, python_output
-from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
-from timesched import Clock, CosineAnnealingScheduler, LinearScheduler, WarmupStableDecayScheduler
-from timesched.integrations.lightning import Binding, count_tensors, schedule
+from tests.torchrun import ROOT, python_output
+from tests.trainers.rows.lightning import (
+    DATA,
+    Following,
+    Loader,
+    Memory,
+    Module,
+    WithTorch,
+    make_loader,
+    make_trainer,
+    train,
+)
+from tests.trainers.runs import (
+    AVERAGE,
+    COSINE,
+    IGNORE_LIGHTNING,
+    LENGTH,
+    LR,
+    UNEVEN,
+    Run,
+    Task,
+    collate,
+    flat,
+    make_optimizer,
+    plain_loop,
+)
+from timesched import BatchSizeSchedule, Clock, LinearScheduler, WarmupStableDecayScheduler
+from timesched.integrations.lightning import count_tensors, schedule
 
-# Lightning's own: deprecations in torch that it meets, and advice to its users.
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
-]
-
-
-class Loader:
-    """A data loader that can be resumed within an epoch."""
-
-    def __init__(self, rank: int = 0) -> None:
-        self.rank, self.at = rank, 0
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __iter__(self) -> Any:
-        start, self.at = self.at, 0
-        for k in range(start, BATCHES):
-            self.at = (k + 1) % BATCHES
-            yield {"weight": torch.tensor(0.5), "input_ids": batch(k, self.rank)}
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-class Model(LightningModule):
-    """A small model that notes the learning rate and the weight decay of each step."""
-
-    def __init__(self, *entries: Any, lr: float = LR, **options: Any) -> None:
-        super().__init__()
-        self.entries = entries or (COSINE, Binding(DECAY, "weight_decay"))
-        self.options = options if entries else {"max_duration": TOKENS}
-        self.lr = lr
-        torch.manual_seed(1)
-        self.net = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 1))
-        self.used: list[tuple[float, float]] = []
-
-    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
-        return self.net(batch["input_ids"]).square().mean()
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        (group,) = optimizer.param_groups
-        self.used.append((group["lr"], group["weight_decay"]))
-        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
-
-    def configure_optimizers(self) -> Any:
-        optimizer = optim.AdamW(self.parameters(), lr=self.lr, weight_decay=WEIGHT_DECAY)
-        made = schedule(self, optimizer, *self.entries, **self.options)
-        self.clock = made["lr_scheduler"]["scheduler"].clock
-        return made
+pytestmark = IGNORE_LIGHTNING
+LINE = LinearScheduler()
 
 
-def trainer(folder: Path, **options: Any) -> Trainer:
-    usual = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    usual |= {"accelerator": "cpu", "devices": 1, "max_epochs": 2, "default_root_dir": folder}
-    return Trainer(**usual | options)
+def test_logs(tmp_path: Path) -> None:
+    """Every few steps, with the values that the step ran with, as `LearningRateMonitor` logs them."""
+    monitor, memory = LearningRateMonitor(), Memory()
+    options = {"callbacks": [monitor], "logger": memory, "log_every_n_steps": 3}
+    run = train(tmp_path, Task((LINE,), None), **options)
+    assert [row["lr/head"] for row in memory.rows if "lr/head" in row] == run.of("lr")[2::3]
+    assert monitor.lrs["lr-AdamW/pg1"] == run.of("lr")[2::3]
 
 
-def outcome(model: Model) -> dict[str, Any]:
-    """What two runs that are the same have in common."""
-    state = model.optimizers().optimizer.state_dict()["state"]
-    counts = {name: count for name, count in model.clock.state_dict().items() if not name.endswith("wct")}
-    return {"used": model.used, "parameters": model.state_dict(), "state": state, "counts": counts}
-
-
-class Saving(Callback):
-    """Saves in the middle of an epoch."""
-
-    def on_train_batch_end(self, trainer, module, outputs, data, batch_idx):
-        if (trainer.current_epoch, batch_idx) == (1, 3):
-            trainer.save_checkpoint(Path(trainer.default_root_dir) / "middle.ckpt")
-
-
-@pytest.mark.parametrize("accumulate", [1, 5])
-def test_each_step_runs_with_the_values_of_its_moment(accumulate, tmp_path):
-    model, more = Model(), {"gradient_clip_val": 0.5, "precision": "bf16-mixed"} if accumulate > 1 else {}
-    trainer(tmp_path, accumulate_grad_batches=accumulate, **more).fit(model, Loader())
-    assert model.used == expected(accumulate, epochs=2)
-    assert (model.clock.timestamp.epoch, model.clock.timestamp.sample) == (2, 2 * (3 * BATCHES - 2))
-
-
-def test_resumed_in_a_fresh_process_in_the_middle_of_an_epoch(tmp_path):
-    whole = Model()
-    trainer(tmp_path, accumulate_grad_batches=2, callbacks=[Saving()]).fit(whole, Loader())
-    assert whole.used == expected(2, epochs=2)
-    python_output(__file__, "resume", tmp_path)
-    resumed, wanted = torch.load(tmp_path / "resumed.pt"), outcome(whole)
-    torch.testing.assert_close(resumed.pop("used"), wanted.pop("used")[8:], rtol=0, atol=0)
-    torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
-
-
-def test_two_ranks_with_batches_of_their_own(tmp_path):
-    found, said = launch(Path(__file__), 2, tmp_path, 120)
-    assert found.get("values") == "", found or said
-
-
-def test_the_length_is_the_trainers_and_the_monitor_logs_what_is_used(tmp_path):
-    monitor, cosine, line = LearningRateMonitor(log_weight_decay=True), CosineAnnealingScheduler(), LinearScheduler
-    model = Model(cosine, Binding(line(t_max="0.5ep"), "weight_decay"))
-    options = {"callbacks": [monitor], "logger": CSVLogger(tmp_path), "log_every_n_steps": 1, "max_steps": 15}
-    trainer(tmp_path, **options).fit(model, Loader())
-    run = Clock("15ba", batches_per_epoch=BATCHES)
-    assert model.clock.max_duration == "15ba"
-    values = [(0.1 * cosine.at(f"{k}ba", run), 0.3 * line(t_max="0.5ep").at(f"{k}ba", run)) for k in range(15)]
-    assert model.used == values
-    assert monitor.lrs == {"lr-AdamW": [lr for lr, _ in model.used]}
-    assert monitor.last_weight_decay_values == {"lr-AdamW-weight_decay": 0.0}
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_each_logged_batch_has_the_values_that_it_ran_with(tmp_path, log):
-    entries = CosineAnnealingScheduler(), Binding(LinearScheduler(), "weight_decay")
-    model, logger = Model(*entries, log=log), CSVLogger(tmp_path)
-    trainer(tmp_path, logger=logger, log_every_n_steps=3, accumulate_grad_batches=2).fit(model, Loader())
-    path = Path(logger.log_dir) / "metrics.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-    assert [int(row["step"]) for row in rows] == [2, 5, 8, 11] * log
-    found = [(float(row["lr"]), float(row["weight_decay"])) for row in rows]
-    assert found == model.used[2::3][: len(rows)] and len(model.used) == 12
-
-
-def test_epochs_of_unknown_length_are_counted(tmp_path):
+def test_epochs_of_unknown_length_are_counted(tmp_path: Path) -> None:
     class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(Loader())
+        def __iter__(self) -> Any:
+            return iter(Loader(3))
 
-    count = {"count": lambda batch: {"tokens": batch["input_ids"].count_nonzero()}}
-    model = Model(LinearScheduler(t_max="4ep"), max_duration="3ep", **count)
-    trainer(tmp_path, max_epochs=9).fit(model, torch.utils.data.DataLoader(Stream(), batch_size=None))
-    assert [lr for lr, _ in model.used] == [0.1 * part for part in (1.0, 0.75, 0.5) for _ in range(BATCHES)]
-    assert model.clock.timestamp.token == 3 * sum(int(batch(k).count_nonzero()) for k in range(BATCHES))
+    module = Module(Task((LinearScheduler(t_max="4ep"),), "3ep", epochs=9), count=lambda batch: {"tokens": 5})
+    run = train(tmp_path, module.task, module, torch.utils.data.DataLoader(Stream(), batch_size=None))
+    assert run.of("lr") == [LR * left for left in (1.0, 0.75, 0.5) for _ in range(13)]
+    assert (run.counts["epoch"], run.counts["token"]) == (3, 5 * 39)
 
 
-class TwoOptimizers(Model):
+# Manual optimization
+
+
+class TwoOptimizers(Module):
     """One optimizer steps at each batch, and one at every other; each has schedules of its own."""
 
-    def __init__(self, **options):
-        super().__init__(COSINE, **options)
+    def __init__(self, stepped: tuple[int, ...] = (0, 1), length: str = LENGTH, **options: Any) -> None:
+        super().__init__(Task(), **options)
         self.automatic_optimization = False
-        self.stepped, self.length = (0, 1), TOKENS
+        self.stepped, self.length = stepped, length
+        self.used: tuple[list[float], list[float]] = [], []
 
-    def training_step(self, batch, batch_idx):
-        schedulers = self.lr_schedulers()
+    def training_step(self, batch: Any, batch_idx: int) -> None:
         self.manual_backward(super().training_step(batch, batch_idx))
-        for at, optimizer in enumerate(self.optimizers()):
-            if at == 0 or batch_idx % 2:
-                self.used.append((at, optimizer.param_groups[0]["lr"]))
+        for i, optimizer in enumerate(self.optimizers()):
+            if i == 0 or batch_idx % 2:
+                self.used[i].append(optimizer.param_groups[0]["lr"])
                 optimizer.step()
                 optimizer.zero_grad()
-                if at in self.stepped:
-                    schedulers[at].step()
+                if i in self.stepped:
+                    self.lr_schedulers()[i].step()
 
-    def configure_optimizers(self):
-        first, second = (optim.SGD(part.parameters(), lr=0.1) for part in self.net)
-        made = [
-            schedule(self, first, COSINE, max_duration=self.length),
-            schedule(self, second, LinearScheduler(), **self.options),
-        ]
-        self.clock, other = (each["lr_scheduler"]["scheduler"].clock for each in made)
+    def configure_optimizers(self) -> Any:
+        first, second = (torch.optim.SGD(part.parameters(), lr=LR) for part in (self.net.embedding, self.net.head))
+        made = [schedule(self, first, COSINE, max_duration=self.length), schedule(self, second, LINE, **self.options)]
+        self.clock, other = (config["lr_scheduler"]["scheduler"].clock for config in made)
         assert other is self.clock
         return made
 
 
-@pytest.mark.filterwarnings("ignore:The Trainer has ended the run at 237tok")
-def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
-    model = TwoOptimizers()
-    for _ in range(2):  # each fit begins anew
-        model.used.clear()
-        logger = CSVLogger(tmp_path)
-        trainer(tmp_path, max_epochs=1, logger=logger, log_every_n_steps=1).fit(model, Loader())
-        assert [lr for at, lr in model.used if at == 0] == [lr for lr, _ in expected(1)]
-        assert model.clock.timestamp.batch == BATCHES
-        tokens = [sum(batch(k).numel() for k in range(end)) for end in range(0, BATCHES, 2)]
-        linear = [0.1 * LinearScheduler().at(f"{n}tok", model.clock) for n in tokens]
-        assert [lr for at, lr in model.used if at == 1] == linear
-        rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
-        assert [float(row["lr"]) for row in rows] == [lr for at, lr in model.used if at == 0]
-        assert [float(row["lr-1"]) for row in rows[1::2]] == linear
+@pytest.mark.filterwarnings("ignore:The Trainer has ended the run at 260tok")
+def test_two_optimizers_on_one_clock(tmp_path: Path) -> None:
+    module = TwoOptimizers()
+    linear = plain_loop(UNEVEN, Task((LINE,))).of("lr")[:13:2]
+    for _ in range(2):  # each fit begins again
+        module.used, memory = ([], []), Memory()
+        make_trainer(tmp_path, Task(epochs=1), logger=memory).fit(module, Loader(3))
+        assert module.used == (plain_loop(UNEVEN, Task()).of("lr")[:13], linear[:6])
+        assert module.clock.timestamp.batch == 13
+        assert [row["lr"] for row in memory.rows] == module.used[0]
+        assert [row["lr-1"] for row in memory.rows[1::2]] == linear[:6]
 
 
 @pytest.mark.parametrize(
     ("stepped", "words"), [((0,), "Linear"), ((1,), "CosineAnnealing"), ((), "CosineAnnealing.* and Linear")]
 )
-def test_a_scheduler_that_manual_optimization_forgets_is_said(stepped, words, tmp_path):
-    model = TwoOptimizers()
-    model.stepped, model.length = stepped, "9999tok"
+def test_a_scheduler_that_manual_optimization_forgets(stepped: Any, words: str, tmp_path: Path) -> None:
+    module = TwoOptimizers(stepped, "9999tok")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer(tmp_path, max_epochs=10).fit(model, Loader())
+        make_trainer(tmp_path, Task(epochs=10)).fit(module, Loader(3))
     (text,) = [str(warning.message) for warning in caught if "was not stepped" in str(warning.message)]
     assert re.match(rf"The clock is at 101ba, and {words}", text)
 
 
-def test_lr_find_leaves_no_trace_and_its_rate_is_the_initial_one(tmp_path):
-    cosine, length = CosineAnnealingScheduler(), 3 * BATCHES
-    model, run = Model(cosine, lr=0.05), trainer(tmp_path, max_epochs=3)
-    Tuner(run).lr_find(model, Loader(), num_training=20, early_stop_threshold=None, update_attr=False)
-    model.used.clear()
-    model.lr = 0.2
-    run.fit(model, Loader())
-    assert [lr for lr, _ in model.used] == [0.2 * cosine.at(f"{k}ba", Clock(f"{length}ba")) for k in range(length)]
+# Several fits, and other schedulers
 
 
-class OfAnotherInterval(Model):
-    def configure_optimizers(self):
+def test_lr_find_leaves_no_trace(tmp_path: Path) -> None:
+    module, trainer = Module(Task((LINE,), None)), make_trainer(tmp_path, Task())
+    module.lr = LR
+    options = {"num_training": 20, "early_stop_threshold": None, "update_attr": False}
+    Tuner(trainer).lr_find(module, Loader(3), **options)
+    module.net.run = Run()
+    trainer.fit(module, Loader(3))
+    assert module.net.run.values == plain_loop(UNEVEN, module.task).values
+
+
+def test_a_run_with_a_scheduler_of_torch_is_taken_over(tmp_path: Path) -> None:
+    task = Task((LINE,), None, save_after=[15])
+    train(tmp_path, task, WithTorch(task))
+    now = replace(task, load=(tmp_path, 15))
+    with pytest.raises(ValueError, match='on_change="new"'):
+        train(tmp_path, now)
+    assert train(tmp_path, replace(now, on_change="new")).values == plain_loop(UNEVEN, now).values[15:]
+
+
+class OfAnotherInterval(Module):
+    def configure_optimizers(self) -> Any:
         made = super().configure_optimizers()
         return {**made, "lr_scheduler": made["lr_scheduler"]["scheduler"]}  # once an epoch, for Lightning
 
 
-LINE, SAMPLES = LinearScheduler(), {"count": lambda batch: {"samples": 3}}
+def line(**options: Any) -> Module:
+    return Module(Task((LINE,), options.pop("max_duration", None)), **options)
+
+
 REFUSED = [
-    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, "max_duration=None: the Trainer trains"),
-    (OfAnotherInterval, {}, ValueError, "configure_optimizers: the scheduler must"),
-    (lambda: Model(LINE, count=len), {}, TypeError, r"count\(batch\)=2: it may have 'samples'"),
-    (
-        lambda: Model(LinearScheduler(t_max="9tok"), **SAMPLES),
-        {},
-        ValueError,
-        r"tokens: .*'tokens': \.\.\.",
-    ),
-    (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"one clock counts for all optimizers"),
-    (lambda: Model(Binding(LINE, "momentum")), {}, ValueError, "momentum"),
-    (lambda: Model(LINE, LINE), {}, ValueError, "created later"),
+    (line, {"max_epochs": -1}, ValueError, "max_duration=None: the Trainer trains"),
+    (lambda: OfAnotherInterval(Task()), {}, ValueError, "configure_optimizers: the scheduler must"),
+    (lambda: line(count=len), {}, TypeError, r"count\(batch\)=1: it may have 'samples'"),
+    (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, "one clock counts for all optimizers"),
 ]
 
 
-@pytest.mark.parametrize(("model", "options", "error", "words"), REFUSED)
-def test_wrong_use_is_refused(model, options, error, words, tmp_path):
+@pytest.mark.parametrize(("make", "options", "error", "words"), REFUSED)
+def test_refused(make: Any, options: Any, error: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=words):
-        trainer(tmp_path, **options).fit(model(), Loader())
+        make_trainer(tmp_path, Task(), **options).fit(make(), Loader(3))
 
 
-def test_what_is_counted_in_a_batch():
+def test_the_module_comes_first() -> None:
+    module = line()
+    with pytest.raises(TypeError, match=r"schedule\(AdamW, Module, ...\): "):
+        schedule(make_optimizer(module.net), module, LINE)
+
+
+def test_counts_of_a_batch() -> None:
     rows = torch.zeros(3, 5)
     assert count_tensors([torch.tensor(1.0), {"image": rows}]) == {"samples": 3}
     assert count_tensors({"labels": rows[:2], "input_ids": rows}) == {"samples": 3, "tokens": 15}
@@ -271,9 +184,94 @@ def test_what_is_counted_in_a_batch():
     assert count_tensors(["text"]) == {}
 
 
-def test_the_example():
-    said = python_output(ROOT / "examples" / "lightning_run.py", "--batches", "8")
-    assert "Done: 2 steps of the optimizer, 100% of the run" in said
+# The average
+
+
+EVALUATED = Task((LINE,), None, average=AVERAGE, evaluate_averaged=True, evaluate_every=4, save_after=[6])
+VALIDATION = [collate(DATA[:3])]
+
+
+def weights(module: Module) -> torch.Tensor:
+    return flat(module.net.parameters())
+
+
+@pytest.mark.parametrize("first", ["fit", "lr_find"])
+def test_each_fit_evaluates_its_own_average(first: str, tmp_path: Path) -> None:
+    module, trainer = Module(EVALUATED), make_trainer(tmp_path, replace(EVALUATED, epochs=1))
+    loaders = Loader(3), torch.utils.data.DataLoader(DATA[:3], 3, collate_fn=collate)
+    if first == "fit":
+        trainer.fit(module, *loaders)
+    else:
+        Tuner(trainer).lr_find(module, *loaders, num_training=4, update_attr=False)
+    run = module.net.run = Run()
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, *loaders)
+    assert len(run.values) == (13 if first == "fit" else 26)
+    assert all(torch.equal(x, y) for x, y in zip(run.before[1:], run.after))
+    assert torch.equal(weights(module), run.after[-1]) and not torch.equal(run.evaluated[-1], run.after[-1])
+
+
+def test_a_validation_of_a_checkpoint(tmp_path: Path) -> None:
+    """`trainer.validate()` runs on the weights of the checkpoint, or on those of the model; the average stays."""
+    module = Module(EVALUATED)
+    run = train(tmp_path, EVALUATED, module)
+    validate = partial(run.trainer.validate, module, torch.utils.data.DataLoader(DATA[:3], 3, collate_fn=collate))
+    validate(verbose=False)
+    assert torch.equal(run.evaluated[-1], run.after[-1])
+    validate(verbose=False, ckpt_path=tmp_path / "6.ckpt")
+    assert torch.equal(run.evaluated[-1], run.after[5])
+    with module.average.swapped():
+        validate(verbose=False)
+    assert torch.equal(run.evaluated[-1], run.average) and torch.equal(weights(module), run.after[5])
+
+
+def test_a_checkpoint_of_a_validation_has_the_weights(tmp_path: Path) -> None:
+    saving = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1)
+    run = train(tmp_path, EVALUATED, callbacks=[saving], enable_checkpointing=True)
+    for step in (4, 8):
+        saved = torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)
+        assert torch.equal(flat(saved["state_dict"].values()), run.after[step - 1])
+
+
+class Failing(Module):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        raise KeyError("in a validation")
+
+
+def test_the_weights_are_back_after_an_error(tmp_path: Path) -> None:
+    module = Failing(EVALUATED)
+    with pytest.raises(KeyError, match="in a validation"):
+        train(tmp_path, EVALUATED, module)
+    assert torch.equal(weights(module), module.net.run.after[3])
+    assert not torch.equal(module.net.run.evaluated[0], weights(module))
+
+
+# Batches that grow
+
+
+class WithLoader(Module):
+    def train_dataloader(self) -> Any:
+        return make_loader(self, num_workers=2)
+
+
+class SavingEpoch(Callback):
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        if trainer.current_epoch == 0:
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / f"{trainer.global_step}.ckpt")
+
+
+def test_a_loader_of_the_module_with_workers(tmp_path: Path) -> None:
+    """It is resumed within an epoch, and after it."""
+    sizes = BatchSizeSchedule("0sp:2 10sp:4 40sp:8")
+    task = Task((LINE,), "80sp", sizes=sizes, save_after=[4])
+    batches = batches_of_loop(range(37), sizes, Clock("80sp"))
+    assert sum(map(len, batches[:12])) == 37  # the first epoch
+    for done in (0, 4, 12):
+        module = WithLoader(task)
+        trainer = make_trainer(tmp_path, task, callbacks=[Following(tmp_path, task), SavingEpoch()])
+        trainer.fit(module, ckpt_path=tmp_path / f"{done}.ckpt" if done else None)
+        assert module.net.run.seen == batches[done:]
 
 
 # The callback of docs/trainers/lightning.md
@@ -281,8 +279,6 @@ def test_the_example():
 PAGE = (DOCS / "trainers" / "lightning.md").read_text("utf-8")
 (PROGRAM,) = [code for code in re.findall("```python\n(.*?)```", PAGE, re.DOTALL) if "class SaveAtTimes" in code]
 (ASKED,) = [line.strip() for line in PROGRAM.splitlines() if line.strip().startswith("if clock.")]
-ACCUMULATED = [sum(batch(k + i).numel() for i in range(2)) for k in range(0, BATCHES, 2)]
-TOKENS_AFTER = list(accumulate(ACCUMULATED * 2))  # each of the 12 steps of two epochs, of two microbatches each
 STABLE = WarmupStableDecayScheduler("1ba", t_decay="0.3dur")
 
 
@@ -297,83 +293,30 @@ def saved_steps(folder: Path) -> list[int]:
     return sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.ckpt"))
 
 
-def steps_that_pass(*moments: float) -> list[int]:
-    """The first step that reaches each moment, in tokens."""
-    return sorted({sum(count < moment for count in TOKENS_AFTER) + 1 for moment in moments})
+def test_the_callback_saves_at_times(tmp_path: Path) -> None:
+    """Once for each step, not for each microbatch, and the same in a run that resumes."""
+    task = Task(accumulate=2, moment=lambda clock: clock.every("0.25dur"))
+    run = train(tmp_path, task, callbacks=[saving()])
+    assert saved_steps(tmp_path) == plain_loop(UNEVEN, task).moments == run.moments
+    first, *later = run.moments
+    module = Module(task)
+    trainer = make_trainer(tmp_path / "rest", task, callbacks=[saving()])
+    trainer.fit(module, Loader(3), ckpt_path=tmp_path / f"step-{first}.ckpt")
+    assert saved_steps(tmp_path / "rest") == later
 
 
-EVENTS = [
-    (ASKED, steps_that_pass(*(0.25 * k * 470 for k in range(1, 5)))),  # as on the page
-    ('if clock.every("90tok"):', steps_that_pass(90, 180, 270, 360, 450)),
-    ('if clock.passed("100tok") or clock.passed("1ep"):', sorted({*steps_that_pass(100), 6})),
-    ('if clock.every("5ba"):', [5, 10]),
-]
-
-
-@pytest.mark.parametrize(("asked", "steps"), EVENTS)
-def test_saves_at_times_once_and_the_same_in_a_run_that_resumes(asked, steps, tmp_path):
-    options, whole, first = {"accumulate_grad_batches": 2}, Model(), tmp_path / "whole"
-    trainer(first, callbacks=[saving(asked)], **options).fit(whole, Loader())
-    assert saved_steps(first) == steps and len(whole.used) == 12
-    for step in steps:
-        folder, resumed = tmp_path / f"from {step}", Model()
-        run = trainer(folder, callbacks=[saving(asked)], **options)
-        run.fit(resumed, Loader(), ckpt_path=first / f"step-{step}.ckpt")
-        assert saved_steps(folder) == [later for later in steps if later > step]
-        assert resumed.used == whole.used[step:]
-        torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
-
-
-def test_without_the_comparison_of_the_step_it_saves_for_microbatches_too(tmp_path):
-    times = []
-
-    class Asking(Callback):
-        def on_train_batch_end(self, trainer, module, outputs, data, batch_idx):
-            clock = trainer.lr_scheduler_configs[0].scheduler.clock
-            times.extend([trainer.global_step] * clock.passed("5ba"))
-
-    trainer(tmp_path, callbacks=[Asking()], accumulate_grad_batches=2).fit(Model(), Loader())
-    assert times == [5, 5]
-
-
-def test_a_branch_from_before_the_decay(tmp_path):
+def test_a_branch_from_before_the_decay(tmp_path: Path) -> None:
     """The decay begins at 42 samples, and the seventh step ends at 40: it loads into a run that decays later."""
-    options = {"accumulate_grad_batches": 2, "max_epochs": -1}
     before = 'if clock.before(dict(STABLE.marks(clock))["decay"]):'
-    first = Model(STABLE, max_duration="60sp", samples_per_batch=6)
-    trainer(tmp_path, callbacks=[saving(before)], **options).fit(first, Loader())
+    task = Task((STABLE,), "60sp", accumulate=2)
+    train(tmp_path, task, Module(task, samples_per_batch=6), callbacks=[saving(before)])
     assert saved_steps(tmp_path) == [7]
-    branch = Model(STABLE, max_duration="120sp", samples_per_batch=6)
-    trainer(tmp_path / "branch", **options).fit(branch, Loader(), ckpt_path=tmp_path / "step-7.ckpt")
-    rates = [lr for lr, _ in branch.used]
+    longer = replace(task, max_duration="120sp", epochs=4, load=(tmp_path, 7))
+    (tmp_path / "step-7.ckpt").rename(tmp_path / "7.ckpt")
+    rates = train(tmp_path, longer, Module(longer, samples_per_batch=6)).of("lr")
     assert rates[:7] == [LR] * 7 and rates[-1] < LR
 
 
-# In processes of their own
-
-
-def resume(folder: Path) -> None:
-    model = Model()
-    trainer(folder, accumulate_grad_batches=2).fit(model, Loader(), ckpt_path=folder / "middle.ckpt")
-    torch.save(outcome(model), folder / "resumed.pt")
-
-
-def values_are_those_of_the_sum(folder: Path) -> None:
-    model = Model()
-    options = {"devices": 2, "strategy": "ddp", "accumulate_grad_batches": 5, "use_distributed_sampler": False}
-    run = trainer(folder, **options, callbacks=[saving('if clock.every("200tok"):')])
-    run.fit(model, Loader(run.global_rank))
-    assert model.used == expected(5, epochs=2, ranks=2)
-    ends = list(accumulate(sum(batch(k, r).numel() for r in range(2)) for k in range(BATCHES)))
-    steps = [ends[k] for k in (4, 9, 11)]  # of the first epoch, in which the run ends
-    assert saved_steps(folder) == [1 + sum(end < 200 * i for end in steps) for i in (1, 2)]
-
-
-def ranks(folder: Path) -> None:
-    dist.init_process_group("gloo")
-    Report(folder).check("values", lambda: values_are_those_of_the_sum(folder))
-
-
-if __name__ == "__main__":
-    warnings.filterwarnings("error", module="timesched")
-    resume(Path(sys.argv[2])) if sys.argv[1] == "resume" else ranks(Path(sys.argv[1]))
+def test_the_example() -> None:
+    said = python_output(ROOT / "examples" / "lightning_run.py", "--batches", "8")
+    assert "Done: 2 steps of the optimizer, 100% of the run" in said

@@ -23,8 +23,8 @@ def causal(config):
 
 
 def endings(model, algorithm, **options):
-    found = by_name(configure_param_groups(model, matrices="muon", **options), "algorithm")
-    return {".".join(name.split(".")[-2:]) for name, other in found.items() if other == algorithm}
+    algorithms = by_name(configure_param_groups(model, matrices="muon", **options), "algorithm")
+    return {".".join(name.split(".")[-2:]) for name, other in algorithms.items() if other == algorithm}
 
 
 def test_gpt2():
@@ -72,8 +72,8 @@ def model_of(name, **config):
 def layers(model, reason, **options):
     """The last two pieces of the names of the layers whose weights are where they are for a reason."""
     groups = configure_param_groups(model, matrices="muon", **options)
-    why = {name: each for group in groups for name, each in zip(names_of(group), group["reasons"])}
-    return {".".join(name.removesuffix(".weight").split(".")[-2:]) for name, each in why.items() if each == reason}
+    reasons = {name: why for group in groups for name, why in zip(names_of(group), group["reasons"])}
+    return {".".join(name.removesuffix(".weight").split(".")[-2:]) for name, why in reasons.items() if why == reason}
 
 
 ONE = {"num_hidden_layers": 1}
@@ -154,14 +154,14 @@ def test_a_hidden_layer_of_the_embeddings_shape_is_no_head():
 @pytest.mark.parametrize(
     ("name", "config", "fused"),
     [
-        ("Phi3ForCausalLM", ONE, "self_attn.qkv_proj"),
-        ("BloomForCausalLM", ONE, "self_attention.query_key_value"),
-        ("MptForCausalLM", {"n_layers": 1}, "attn.Wqkv"),
-        ("GPTBigCodeForCausalLM", {"n_layer": 1}, "attn.c_attn"),
-        ("DebertaForMaskedLM", ONE, "self.in_proj"),
-        ("GPT2LMHeadModel", {"n_layer": 1}, None),  # a Conv1D, whose blocks are columns
-        ("Mamba2ForCausalLM", ONE, None),  # no attention
+        ("Phi3ForCausalLM", ONE, {"self_attn.qkv_proj", "mlp.gate_up_proj"}),
+        ("BloomForCausalLM", ONE, {"self_attention.query_key_value"}),
+        ("MptForCausalLM", {"n_layers": 1}, {"attn.Wqkv"}),
+        ("GPTBigCodeForCausalLM", {"n_layer": 1}, {"attn.c_attn"}),
+        ("DebertaForMaskedLM", ONE, {"self.in_proj"}),
+        ("GPT2LMHeadModel", {"n_layer": 1}, set()),  # a Conv1D, whose blocks are columns
+        ("Mamba2ForCausalLM", ONE, set()),  # no attention
     ],
 )
 def test_fused_projections(name, config, fused):
-    assert layers(model_of(name, **config), FUSED) == ({fused} if fused else set())
+    assert layers(model_of(name, **config), FUSED) == fused

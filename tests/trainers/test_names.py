@@ -62,7 +62,7 @@ def arguments(thing: Any) -> set[str]:
         return set()
 
 
-def found(modules: list[str], name: str) -> list[Any]:
+def find(modules: list[str], name: str) -> list[Any]:
     """What has a name, in whichever of the modules."""
     things = []
     for module in [*OURS, *modules]:
@@ -101,9 +101,9 @@ def unknown(text: str, modules: list[str]) -> list[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                takes = [arguments(thing) for thing in found(modules, name)]
+                takes = [arguments(thing) for thing in find(modules, name)]
                 for keyword in node.keywords:
-                    if takes and keyword.arg is not None and not any(keyword.arg in each for each in takes):
+                    if takes and keyword.arg is not None and not any(keyword.arg in names for names in takes):
                         wrong.append(f"{name}({keyword.arg}=...)")
         first = re.match(r"(?:\w+\.)*(\w+)=[^=]", piece)
         if first is not None and first[1] not in known:

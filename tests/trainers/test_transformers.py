@@ -1,148 +1,38 @@
-"""The adapter for transformers, in runs of the real Trainer: every batch runs with the value of its time.
-
-As a program: `test_transformers.py CHECKPOINT` goes on from it alone, and under torchrun `FOLDER` checks two ranks.
-"""
+"""What only the adapter for transformers promises, in runs of the real Trainer."""
 
 from __future__ import annotations
 
 import math
-import os
-import random
 import re
 import shutil
-import sys
-from itertools import accumulate
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback
 
 import optim
-from tests.torchrun import ROOT, Report, launch, python_output
-from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
+from tests.docs.tables import readme_code
+from tests.torchrun import ROOT, python_output
+from tests.trainers import runs
+from tests.trainers.rows.transformers import DATA, make_trainer, train
+from tests.trainers.runs import AVERAGE, LR, UNEVEN, Model, Task, collate, plain_loop
+from timesched import BatchSizeSchedule, LinearScheduler, MultiStepScheduler
 from timesched.integrations.transformers import Binding, schedule
 
-COSINE = CosineAnnealingWithWarmupScheduler("0.2dur", alpha_f=0.1)
-DECAY, BETA, LINE = LinearScheduler(1.0, 0.25), LinearScheduler(1.0, 0.9), LinearScheduler()
-ENTRIES = (COSINE, Binding(DECAY, "weight_decay"), Binding(BETA, "betas[0]"))
-LR, WEIGHT_DECAY, BETA1 = 0.01, 0.1, 0.9
-OURS = {"optimizer_cls_and_kwargs": (optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)})}
-COUNT, COUNT_ALL = ({"include_num_input_tokens_seen": how} for how in ("non_padding", "all"))
-
-# 21 samples in microbatches of 2, of which 3 make a batch: 6, 6, 6 and 3 samples in an epoch.
-LENGTHS = [3 + 5 * i % 7 for i in range(21)]
-STEPS = 12  # in three epochs
-RESUMED = {
-    **{**OURS, **COUNT, "max_duration": "400tok", "train_sampling_strategy": "random"},
-    **{"save_strategy": "steps", "save_steps": 6},  # two batches into the second epoch
-}
+LINE = LinearScheduler()
+BOTH = (LINE, runs.ENTRIES[1])
 
 
-class Samples(Dataset[Any]):
-    def __len__(self) -> int:
-        return len(LENGTHS)
+class OwnLoader(Trainer):
+    """Its data loader reads each sample twice."""
 
-    def __getitem__(self, index: int) -> list[int]:
-        return [random.Random(f"{index},{i}").randrange(1, 50) for i in range(LENGTHS[index])]
-
-
-def padded(samples: list[list[int]]) -> dict[str, torch.Tensor]:
-    longest = max(map(len, samples))
-    ids = torch.tensor([sample + [0] * (longest - len(sample)) for sample in samples])
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
-
-
-class Recorder(TrainerCallback):
-    """The values that each batch ran with, by key, for all groups."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, list[float]]] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        groups = [{**group, "betas[0]": group.get("betas", [None])[0]} for group in optimizer.param_groups]
-        keys = ("lr", "weight_decay", "betas[0]")
-        self.rows.append({key: [float(each[key]) for each in groups if each.get(key) is not None] for key in keys})
-
-
-def new_model() -> GPT2LMHeadModel:
-    torch.manual_seed(0)
-    size = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 64}
-    return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=None))
-
-
-def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
-    """A Trainer with a `Recorder` as `recorder`. `options` go to its arguments, or to itself if it has them."""
-    data = ("train_dataset", "eval_dataset", "data_collator")
-    names = ("model", "optimizers", "optimizer_cls_and_kwargs", "callbacks", *data)
-    to_trainer = {name: options.pop(name) for name in names if name in options}
-    settings = {
-        **{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_train_epochs": 3},
-        **{"learning_rate": LR, "weight_decay": WEIGHT_DECAY, "adam_beta1": BETA1},
-        **{"train_sampling_strategy": "sequential", "save_strategy": "no", "report_to": "none", "logging_steps": 1},
-        **{"use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False},
-    }
-    arguments = TrainingArguments(str(folder), **{**settings, **options})
-    given = {"model": to_trainer.pop("model", None) or new_model(), "train_dataset": Samples(), **to_trainer}
-    trainer = kind(args=arguments, **{"data_collator": padded, **given})
-    trainer.recorder = Recorder()
-    trainer.add_callback(trainer.recorder)
-    return trainer
-
-
-def run(folder: Any, *entries: Any, resume: Any = None, **options: Any) -> Trainer:
-    """A Trainer that has trained."""
-    names = ("max_duration", "count", "tokens_per_sample", "ssr", "on_change", "log")
-    ours = {key: options.pop(key) for key in names if key in options}
-    trainer = new_trainer(folder, **options)
-    schedule(trainer, *(entries or ENTRIES), **ours)
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
-
-def outcome(trainer: Trainer) -> dict[str, Any]:
-    """What is to be the same, bit for bit, whether the run was interrupted or not."""
-    stamp = trainer.lr_scheduler.clock.timestamp.state_dict()
-    counts = {key: value for key, value in stamp.items() if not key.endswith("_wct")}
-    return {"rows": trainer.recorder.rows[-6:], "weights": trainer.model.state_dict(), "counts": counts}
-
-
-def before(batches: list[int]) -> list[int]:
-    """How much was counted before each batch."""
-    return [0, *accumulate(batches)][:-1]
-
-
-def tokens(padding: bool) -> list[int]:
-    """The tokens before each batch of three epochs, in microbatches of two samples."""
-    batches = [[LENGTHS[i : i + 2] for i in range(first, min(first + 6, 21), 2)] for first in range(0, 21, 6)]
-    return before([sum(max(m) * len(m) if padding else sum(m) for m in batch) for batch in batches] * 3)
-
-
-def check(rows: list[Any], counts: list[int], horizon: Horizon) -> None:
-    """Each batch ran with the values of its time, and none began after the end; the second group of the Trainer's own
-    optimizers has no decay.
-    """
-    unit = "ba" if horizon.max_duration.unit.value == "ep" else horizon.max_duration.unit.value
-    end, _ = horizon.locate(horizon.max_duration, scale=False)
-    counts = [count for count in counts if count < end]
-    assert len(rows) == len(counts)
-    schedules = {"lr": (COSINE, LR), "weight_decay": (DECAY, WEIGHT_DECAY), "betas[0]": (BETA, BETA1)}
-    for row, count in zip(rows, counts):
-        for key, (one, initial) in schedules.items():
-            value = initial * one.at(f"{count}{unit}", horizon)
-            assert row[key][0] == value, (key, count)
-            assert set(row[key][1:]) <= {0.0 if key == "weight_decay" else value}
-
-
-class Loading(Trainer):
-    """Has a data loader of its own, which reads each sample twice."""
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        data: Any = [Samples()[i % 21] for i in range(42)]
-        return DataLoader(data, self._train_batch_size, collate_fn=self.data_collator)
+    def get_train_dataloader(self) -> Any:
+        return DataLoader(DATA * 2, runs.MICROBATCH, collate_fn=collate)
 
 
 class Small(Trainer):
@@ -154,217 +44,248 @@ class Small(Trainer):
         return super().training_step(model, inputs, *rest)
 
 
-class Skipping(TrainerCallback):
-    """What a gradient scaler says of a step that it skipped."""
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        optimizer._is_overflow = state.global_step in (0, 1, 5)
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
-        return iter([Samples()[i % 21] for i in range(30)])
+        return iter(DATA[:30])
 
 
-BATCHES, SAMPLES = list(range(STEPS)), before([6, 6, 6, 3] * 3)
-STREAM = {"train_dataset": Stream(), "max_steps": 8}
-COMPILED = {"max_steps": 3, "torch_compile": True, "torch_compile_backend": "eager"}
-FOUND = {"kind": Small, "per_device_train_batch_size": 4, "auto_find_batch_size": True}
-# The length that is given, the arguments of the Trainer, the count before each batch, and the run.
-RUNS: dict[str, tuple[str | None, dict[str, Any], list[int], Horizon]] = {
-    "epochs of the Trainer": (None, {}, BATCHES, Horizon("12ba")),
-    "max_steps": (None, {"max_steps": 7}, BATCHES[:7], Horizon("7ba")),
-    "a ratio": ("20ba", {"ssr": 0.5}, BATCHES, Horizon("20ba", ssr=0.5)),
-    "epochs": ("2.5ep", {}, BATCHES, Horizon("2.5ep", batches_per_epoch=4)),
-    "epochs of a data loader": (
-        *("1.5ep", {"kind": Loading, "num_train_epochs": 2}),
-        *(list(range(14)), Horizon("1.5ep", batches_per_epoch=7)),
-    ),
-    "samples": ("50sp", {}, SAMPLES, Horizon("50sp")),
-    "full microbatches": ("50sp", {"dataloader_drop_last": True}, before([6, 6, 6, 2] * 3), Horizon("50sp")),
-    "data without a length": ("50sp", STREAM, list(range(0, 48, 6)), Horizon("50sp")),
-    # the first batch of the larger size does not count
-    "a batch size that is found": ("50sp", FOUND, [0, *before([9, 9, 3] * 3)], Horizon("50sp")),
-    "all tokens": ("300tok", {**COUNT_ALL, "bf16": True}, tokens(True), Horizon("300tok")),
-    "tokens without padding": ("300tok", {**COUNT, **OURS}, tokens(False), Horizon("300tok")),
-    "tokens by a rate": ("300tok", {"tokens_per_sample": 6}, [6 * count for count in SAMPLES], Horizon("300tok")),
-    "skipped steps": (None, {"callbacks": [Skipping()]}, BATCHES, Horizon("12ba")),
-    "a compiled model": (None, COMPILED, BATCHES[:3], Horizon("3ba")),
+def collate_with_mask(samples: Any) -> dict[str, Any]:
+    lengths, batch = torch.tensor([len(sample) for sample in samples]), collate(samples)
+    return {**batch, "attention_mask": torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]}
+
+
+def count_tokens(batch: Any) -> dict[str, int]:
+    return {"tokens": batch["input_ids"].numel()}
+
+
+STREAM = {"train_dataset": Stream(), "max_steps": 99}
+MASKED = {"include_num_input_tokens_seen": "non_padding", "data_collator": collate_with_mask, "bf16": True}
+# The tokens of each sample of an epoch, the task, and arguments of the Trainer and of `schedule`.
+RUNS: dict[str, tuple[list[int], Task, dict[str, Any]]] = {
+    "epochs of its data loader": (UNEVEN * 2, Task(BOTH, "1.5ep"), {"kind": OwnLoader}),
+    "data without a length": (UNEVEN[:30], Task(BOTH, "50sp"), STREAM),
+    "tokens without padding": (UNEVEN, Task(batch_size=4), MASKED),
+    "tokens by a factor": ([6] * 37, Task(counts_tokens=False), {"tokens_per_sample": 6}),
+    "tokens by a function": (UNEVEN, Task(counts_tokens=False, accumulate=3), {"count": count_tokens}),
 }
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_step_has_the_values_of_its_time(name: str, tmp_path: Path) -> None:
+    lengths, task, options = RUNS[name]
+    run, plain = train(tmp_path, task, **options), plain_loop(lengths, task)
+    assert run.values == plain.values and len(run.values) > 7
+    assert [row["learning_rate"] for row in run.logs] == run.of("lr")
+
+
+def test_max_steps_and_epochs(tmp_path: Path) -> None:
+    run = train(tmp_path, Task(BOTH, None), max_steps=7)
+    assert run.values == plain_loop(UNEVEN, Task(BOTH, "7ba")).values
+    run.trainer.train()  # which begins again
+    assert run.of("lr") == [LR * (1 - k / 7) for k in range(7)] * 2
+
+
+def test_the_call_of_the_readme(tmp_path: Path) -> None:
+    """In a Trainer that would train for longer."""
+    steps = MultiStepScheduler(["0.3dur", "0.5dur", "0.9dur"])
+    task = Task((steps,), "90ep", batch_size=12)
+    trainer = make_trainer(tmp_path, task, num_train_epochs=100)
+    exec(readme_code("schedule(trainer"), {"trainer": trainer, "schedule": schedule, "steps": steps})
+    trainer.train()
+    assert trainer.model.run.of("lr") == plain_loop(UNEVEN, task).of("lr")
+
+
+def test_logs(tmp_path: Path) -> None:
+    """Every few steps, with the values that the step ran with. The summary of the run has none."""
+    run = train(tmp_path, Task(BOTH, None), max_steps=6, logging_steps=2)
+    assert [row["weight_decay/head"] for row in run.logs] == run.of("weight_decay", 1)[1::2]
+    assert not any("/" in name for name in run.trainer.state.log_history[-1])
+
+
+def test_a_batch_size_that_is_found(tmp_path: Path) -> None:
+    """The first batch of the larger size does not count."""
+    run = train(tmp_path, Task(BOTH, "50sp", batch_size=4), kind=Small, auto_find_batch_size=True)
+    plain = plain_loop(UNEVEN, Task(BOTH, "50sp"))
+    assert run.values == [plain.values[0], *plain.values] and run.counts["sample"] == plain.counts["sample"]
 
 
 # Of dynamo itself, which asks a tensor that is no parameter for its gradient.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("name", RUNS)
-def test_every_batch_runs_with_the_value_of_its_time(name: str, tmp_path: Path) -> None:
-    length, options, counts, horizon = RUNS[name]
-    trainer = run(tmp_path, max_duration=length, **options)
-    check(trainer.recorder.rows, counts, horizon)
-    clock = trainer.lr_scheduler.clock
-    assert clock.timestamp.batch == trainer.state.global_step
-    assert clock.dataloader_len is None or clock.timestamp.epoch == int(trainer.state.epoch)
-    skipped = 3 if name == "skipped steps" else 0
-    assert trainer.lr_scheduler.bound[0].last_epoch == trainer.state.global_step - skipped
-    logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
-    assert logged == [row["lr"][0] for row in trainer.recorder.rows][-len(logged) :]
+def test_a_compiled_model(tmp_path: Path) -> None:
+    task = Task(BOTH, "30tok")
+    run = train(tmp_path, task, torch_compile=True, torch_compile_backend="eager")
+    assert run.values == plain_loop(UNEVEN, task).values
 
 
-@pytest.mark.parametrize("log", [True, False])
-def test_what_is_scheduled_is_logged_beside_the_learning_rate(tmp_path: Path, log: bool) -> None:
-    entries = COSINE, Binding(DECAY, "weight_decay"), Binding(BETA, "betas[0]")
-    trainer = run(tmp_path, *entries, log=log, max_steps=6, logging_steps=2)
-    groups = range(2 * log)  # the Trainer's own optimizer has two, without tags
-    rows, logged = trainer.recorder.rows, trainer.state.log_history[:-1]
-    names = {f"{key}/group{i}" for key in ("lr", "weight_decay", "betas[0]") for i in groups}
-    assert [set(each) for each in logged] == [{"loss", "grad_norm", "learning_rate", "epoch", "step", *names}] * 3
-    for row, each in zip(rows[1::2], logged):  # what the batch ran with
-        assert [each[f"weight_decay/group{i}"] for i in groups] == row["weight_decay"][: len(groups)]
-        assert [each[f"betas[0]/group{i}"] for i in groups] == row["betas[0]"][: len(groups)]
-    assert not names & trainer.state.log_history[-1].keys()  # of the whole run
-
-
-def test_training_twice_begins_anew(tmp_path: Path) -> None:
-    trainer = run(tmp_path, max_steps=4)
+def test_an_optimizer_without_a_learning_rate(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1)
+    trainer = make_trainer(tmp_path, Task(), model, optimizers=(optimizer, None), max_steps=4)
+    schedule(trainer, Binding(LINE, "weight_decay"))
     trainer.train()
-    check(trainer.recorder.rows, [*range(4), *range(4)], Horizon("4ba"))
+    logs = trainer.state.log_history[:-1]
+    assert [row["weight_decay"] for row in logs] == [0.1 * left for left in (1.0, 0.75, 0.5, 0.25)]
+    assert all(math.isnan(row["learning_rate"]) for row in logs)
 
 
-def test_tags_and_an_optimizer_that_makes_its_own_rate(tmp_path: Path) -> None:
-    """A group's factor multiplies its learning rate. Without a learning rate, NaN is logged."""
-    model, left = new_model(), [1.0, 0.75, 0.5, 0.25]
-    tagged = {"params": list(model.transformer.ln_f.parameters()), "tags": ["head"], "adjust_learning_rate": 0.5}
-    rest = [each for name, each in model.named_parameters() if "ln_f" not in name]
-    optimizer = torch.optim.SGD([{"params": rest}, tagged], lr=LR, momentum=0.9, weight_decay=0.1)
-    options: dict[str, Any] = {"max_steps": 4, "model": model, "optimizers": (optimizer, None)}
-    trainer = run(tmp_path, Binding(LINE, "lr", "head"), Binding(LINE, "weight_decay", [None]), **options)
-    assert [row["lr"] for row in trainer.recorder.rows] == [[LR, 0.5 * LR * part] for part in left]
-    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part, 0.1] for part in left]
-    assert trainer.lr_scheduler.get_last_lr() == [LR, 0.0]
-    options["optimizers"] = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1), None
-    trainer = run(tmp_path, Binding(LINE, "weight_decay"), **options)
-    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part] for part in left]
-    assert [math.isnan(each["learning_rate"]) for each in trainer.state.log_history[:-1]] == [True] * 4
+# Wrong uses
 
 
-# Checkpoints
+class Voice(Model):
+    main_input_name = "input_features"  # which the Trainer does not find
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: Any) -> Any:
-    """A run that was not interrupted, and its checkpoint of the middle of an epoch."""
-    folder = tmp_path_factory.mktemp("saved")
-    return run(folder, **RESUMED), folder / "checkpoint-6"
+SGD = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=LR)
+TOKENS, EPOCHS, ITERATIONS = (
+    LinearScheduler(t_max="99tok"),
+    "epochs: .*data loader has no length",
+    "iterations: the run",
+)
+WITHOUT, SAMPLES = {"counts_tokens": False}, {"count": lambda batch: {"samples": len(batch["input_ids"])}}
 
 
-def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved: Any) -> None:
-    trainer, checkpoint = saved
-    python_output(__file__, checkpoint)
-    resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), outcome(trainer)
-    assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
-    assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
+def half_life(time: str, **options: Any) -> dict[str, Any]:
+    return {"average": partial(optim.WeightAverage, half_life=time, **options)}
 
 
-def test_a_checkpoint_of_other_schedules(saved: Any, tmp_path: Path) -> None:
-    """Refused; a run that is made longer goes on if it says so."""
-    new_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2).train()
-    longer = {**RESUMED, "max_duration": "500tok", "num_train_epochs": 4}
-    for entries, checkpoint, options, message in (
-        (ENTRIES, saved[1], longer, "(?s)400tok.*500tok.* saved, .* now"),
-        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "a different schedule"),
-        ([COSINE], saved[1], RESUMED, "state is of 3 schedules, and here are 1"),
-        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "state is of 0 schedules, and here are 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run(tmp_path, *entries, resume=str(checkpoint), **options)
-    trainer = run(tmp_path, **longer, resume=str(saved[1]), on_change="new")
-    assert len(trainer.recorder.rows) == 10
-    assert trainer.lr_scheduler.clock.timestamp.token == 4 * sum(LENGTHS)
-    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon("500tok"))] * 2
-
-
-# Wrong uses: at once, when it trains, and in the first batch
-
-
-def with_scheduler() -> dict[str, Any]:
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    return {"model": model, "optimizers": (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))}
-
-
-class Voice(torch.nn.Module):
-    """A model whose input the Trainer does not count."""
-
-    main_input_name = "input_features"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = new_model()
-
-    def forward(self, **batch: Any) -> Any:
-        return self.model(**batch)
-
-
-RISING = LinearScheduler(0.5, 1.0, t_max="500tok")
-AT_ONCE: list[tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = [
-    ([], {}, {}, TypeError, r"entries=\(\): there is no schedule"),
-    (["cosine"], {}, {}, TypeError, "schedule='cosine': it is not a schedule"),
-    (ENTRIES, {"ssr": 0.5}, {}, ValueError, "schedule.ssr=0.5: it scales max_duration"),
-    (ENTRIES, {}, with_scheduler(), ValueError, r"has a ConstantLR already"),
-]
-TRAINING: list[tuple[Any, dict[str, Any], str]] = [
-    ([RISING], {}, "include_num_input_tokens_seen='all'"),
-    ([RISING], {**COUNT, "model": Voice()}, "tokens: the Trainer found none in this batch"),
-    ([COSINE], {"max_duration": "2ep", **STREAM}, "epochs: .*data loader has no length"),
-    ([COSINE, Binding(LINE, "lr")], {}, "key='lr': .* was created later"),
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"max_duration": None, "ssr": 0.5}, {}, r"schedule\.ssr=0\.5: it scales max_duration"),
+    (
+        {},
+        {"optimizers": (SGD, torch.optim.lr_scheduler.ConstantLR(SGD))},
+        r"has a ConstantLR already\. Leave it out, as",
+    ),
+    ({"entries": (TOKENS,), "max_duration": "9ba"}, {"model": Voice()}, "tokens: the Trainer found none in this batch"),
+    ({"entries": (TOKENS,), "max_duration": "9ba", **WITHOUT}, SAMPLES, "tokens: the run counts .*{'tokens': "),
+    ({"entries": (LINE,), "max_duration": "9ba", **WITHOUT, **half_life("9tok")}, SAMPLES, "tokens: .*{'tokens': "),
+    ({"entries": (LINE,), "max_duration": "2ep"}, STREAM, EPOCHS),
+    ({"entries": (LINE,), "max_duration": "9ba", **half_life("1ep")}, STREAM, EPOCHS),
+    ({"entries": (LINE,), "max_duration": "9ba", **half_life("2ba", start="1ep")}, STREAM, EPOCHS),
+    ({"entries": (LinearScheduler(t_max="9iter"),)}, {}, ITERATIONS),
+    (half_life("2iter"), {}, ITERATIONS),
+    ({"sizes": BatchSizeSchedule("0sp:2 10sp:4")}, {}, "has a BatchSizeSampler.*Use a loop of your own, or accelerate"),
 ]
 
 
-@pytest.mark.parametrize(("entries", "given", "options", "error", "message"), AT_ONCE)
-def test_refused_at_once(tmp_path: Path, entries: Any, given: Any, options: Any, error: Any, message: str) -> None:
-    trainer = new_trainer(tmp_path, **options)
+@pytest.mark.parametrize(("changes", "options", "words"), REFUSED)
+def test_refused(changes: Any, options: Any, words: str, tmp_path: Path) -> None:
+    """Most of them before the first step."""
+    model = options.get("model") or Model()
+    optimizer = runs.make_optimizer(model)
+    with pytest.raises(ValueError, match=words):
+        train(tmp_path, replace(Task(), **changes), **{"model": model, "optimizers": (optimizer, None), **options})
+    assert optimizer.param_groups[1]["lr"] in (LR, 0.0) and len(model.run.seen) == ("tokens: " in words)
+
+
+def test_the_trainer_has_one_call_of_schedule(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Task())
     callbacks = list(trainer.callback_handler.callbacks)
-    with pytest.raises(error, match=message):
-        schedule(trainer, *entries, **given)
+    with pytest.raises(TypeError, match=r"entries=\(\): there is no schedule"):
+        schedule(trainer)
+    with pytest.raises(TypeError, match=r"it is of type LinearScheduler. Pass the Trainer first, and then the sch"):
+        schedule(LINE, trainer)
     assert trainer.callback_handler.callbacks == callbacks and "create_scheduler" not in vars(trainer)
+    schedule(trainer, LINE)
+    with pytest.raises(ValueError, match=r"has schedules already\. Call schedule\(\) once, with all entries, before"):
+        schedule(trainer, Binding(LINE, "weight_decay"))
 
 
-@pytest.mark.parametrize(("entries", "options", "message"), TRAINING)
-def test_refused_when_it_trains(tmp_path: Path, entries: Any, options: Any, message: str) -> None:
-    given = {"max_duration": options["max_duration"]} if "max_duration" in options else {}
-    trainer = new_trainer(tmp_path, **{key: value for key, value in options.items() if key not in given})
-    schedule(trainer, *entries, **given)
-    with pytest.raises(ValueError, match=message):
-        trainer.train()
-    unchanged = {group["lr"] for group in trainer.optimizer.param_groups} == {LR} and not trainer.recorder.rows
-    assert unchanged is ("in this batch" not in message)
+def test_arguments_that_have_no_effect(tmp_path: Path) -> None:
+    for options, words in (
+        ({"lr_scheduler_type": "cosine", "warmup_steps": 3}, "lr_scheduler_type=.*, warmup_steps=3 has no effect"),
+        ({"warmup_steps": 5}, "warmup_steps=5 has no effect"),
+    ):
+        with pytest.warns(UserWarning, match=words):
+            schedule(make_trainer(tmp_path, Task(), **options), LINE)
+    trainer = make_trainer(tmp_path, Task())
+    trainer.args.load_best_model_at_end = True
+    with pytest.warns(UserWarning, match="load_best_model_at_end=True: the average"):
+        schedule(trainer, LINE, average=AVERAGE, evaluate_averaged=True)
 
 
-def test_a_trainer_with_schedules_is_refused(tmp_path: Path) -> None:
-    trainer = new_trainer(tmp_path)
-    schedule(trainer, COSINE)
-    with pytest.raises(ValueError) as error:
-        schedule(trainer, Binding(DECAY, "weight_decay"))
-    assert str(error.value) == (
-        "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before train()."
+# Where a run ends
+
+
+@pytest.mark.parametrize("options", [{}, {"eval_delay": 9}, {"eval_strategy": "epoch", "save_strategy": "epoch"}])
+def test_the_length_that_is_given_ends_the_run_as_max_steps_does(options: dict[str, Any], tmp_path: Path) -> None:
+    """With an evaluation and a checkpoint of the last step."""
+    outcomes = []
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, **options}
+    for length, steps in ((None, 7), ("7ba", 99)):
+        folder = tmp_path / str(steps)
+        state = train(folder, Task((LINE,), length), **options, max_steps=steps).trainer.state
+        logs = [(row["step"], sorted(row)) for row in state.log_history]
+        outcomes.append((state.global_step, logs, sorted(path.name for path in folder.glob("checkpoint-*"))))
+    assert outcomes[0] == outcomes[1] and outcomes[0][0] == 7
+
+
+class Stopping(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = state.global_step == 5
+
+
+def test_a_trainer_that_ends_before_its_schedules_says_so(tmp_path: Path) -> None:
+    """But not if a callback stopped it. The suite runs one that ends less than a batch before."""
+    with pytest.warns(UserWarning, match="ended the run at 20/13ep, and its schedules end at 3ep"):
+        train(tmp_path, Task((LINE,), "3ep"), max_steps=20)
+    for length in ("100ba", None):
+        assert len(train(tmp_path, Task((LINE,), length), callbacks=[Stopping()]).values) == 5
+
+
+# Resumed
+
+
+def test_another_batch_size(tmp_path: Path) -> None:
+    """The error for a run in steps says what to do."""
+    task = Task((LINE,), None, save_after=[3])
+    train(tmp_path, task)
+    other = replace(task, load=(tmp_path, 3), batch_size=2)
+    with pytest.raises(ValueError) as caught:
+        train(tmp_path, other)
+    assert str(caught.value) == (
+        "batches_per_epoch=19: an epoch had 13 batches when this was saved. With another batch size pass max_duration "
+        "to schedule(): the saved length, or from the start a length in samples or tokens."
     )
-    with pytest.raises(ValueError) as error:
-        schedule(new_trainer(tmp_path, **with_scheduler()), COSINE)
-    assert str(error.value) == (
-        "schedule.trainer: the Trainer has a ConstantLR already. Leave it out, as in "
-        "Trainer(optimizers=(optimizer, None))."
-    )
-    trainer = new_trainer(tmp_path)
-    schedule(trainer, RISING)
-    with pytest.raises(ValueError) as error:
-        trainer.train()
-    assert str(error.value) == (
-        "tokens: the run counts them, and the Trainer does not. Set "
-        "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
-        "tokens_per_sample= to schedule()."
-    )
+    assert "Horizon('26ba'" in str(caught.value.__cause__)
+    assert train(tmp_path, replace(other, max_duration="26ba")).of("lr") == [LR * (1 - k / 26) for k in range(3, 26)]
 
 
-# In processes of their own
+@pytest.mark.parametrize("skips_data", [True, False])
+def test_epochs_are_those_that_the_trainer_continues_with(skips_data: bool, tmp_path: Path) -> None:
+    """It counts them from its steps, in their present length, and skips the batches that are done, or reads them."""
+    task = Task(
+        (LinearScheduler(t_max="2ep"), Binding(LINE, "weight_decay")), "2ep", epochs=3, accumulate=2, save_after=[9]
+    )
+    train(tmp_path, task)
+    now = replace(task, accumulate=1 if skips_data else 2, on_change="new", load=(tmp_path, 9))
+    run, epoch = train(tmp_path, now, ignore_data_skip=not skips_data), 13 if skips_data else 7
+    first = 9 if skips_data else 7
+    assert run.of("lr") == pytest.approx([LR * max(0, 1 - k / epoch / 2) for k in range(first, 2 * epoch)], rel=1e-14)
+    assert run.counts["epoch"] == run.trainer.state.epoch == 2
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_the_samples_of_a_run_that_is_taken_over(drop: bool, tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller, or is left out. The checkpoint has no state of a scheduler."""
+    whole = train(tmp_path, Task((LINE,), None), dataloader_drop_last=drop)
+    train(tmp_path, Task((), save_after=[15]), dataloader_drop_last=drop)
+    (tmp_path / "checkpoint-15" / "scheduler.pt").unlink()
+    task = Task((LINE,), None, load=(tmp_path, 15))
+    with pytest.raises(ValueError, match='on_change="new"'):
+        train(tmp_path, task, dataloader_drop_last=drop)
+    run = train(tmp_path, replace(task, on_change="new"), dataloader_drop_last=drop)
+    assert run.counts == whole.counts and run.values == whole.values[15:]
+
+
+def test_an_evaluation_of_the_average_that_casts_the_model(tmp_path: Path) -> None:
+    """`bf16_full_eval` casts the model within an evaluation, and leaves it so: what stays are the weights."""
+    task = Task((LINE,), None, average=AVERAGE, evaluate_averaged=True)
+    run = train(tmp_path, task, bf16_full_eval=True)
+    run.trainer.evaluate()
+    assert torch.equal(runs.flat(run.trainer.model.parameters()), run.after[-1].bfloat16())
+    assert torch.equal(
+        runs.flat(state["average"] for state in run.trainer.lr_scheduler.average.state.values()), run.average
+    )
 
 
 def test_the_example(tmp_path: Path) -> None:
@@ -376,52 +297,3 @@ def test_the_example(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "out" / "checkpoint-4")
     resumed = python_output(*command, "--resume")
     assert resumed.endswith(end) and re.findall(r"'loss': '([\d.]+)'", resumed) == [f"{x:.4g}" for x in losses[2:]]
-
-
-def test_two_ranks(tmp_path: Path) -> None:
-    found, said = launch(Path(__file__), 2, tmp_path, 150)
-    assert found == {"tokens": ""}, "\n".join([*found.values(), said])
-
-
-class Counting(Trainer):
-    """Notes the tokens of each microbatch of this rank."""
-
-    def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
-        self.__dict__.setdefault("own", []).append(int(inputs["attention_mask"].sum()))
-        return super().training_step(model, inputs, *rest)
-
-
-def of_all_ranks(value: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def values_are_those_of_all_tokens(folder: Path) -> None:
-    """The same on both ranks, in batches of 3 microbatches, of which an epoch has 6."""
-    trainer = run(folder, kind=Counting, ddp_backend="gloo", **COUNT, max_duration="420tok")
-    assert of_all_ranks(trainer.recorder.rows) == [trainer.recorder.rows] * 2
-    first, second = of_all_ranks(trainer.own)
-    assert first != second
-    clock = trainer.lr_scheduler.clock
-    assert (clock.timestamp.sample, clock.timestamp.epoch) == (3 * 21, 3)
-    with pytest.raises(ValueError, match="process_group=False: the seconds may differ between ranks"):
-        clock.every("1h")  # each rank has its own seconds, unless a schedule reads them
-    microbatches = [sum(each) for each in zip(first, second)]
-    batches = [sum(microbatches[i : i + 3]) for i in range(0, len(microbatches), 3)]
-    assert len(batches) == 6 and clock.timestamp.token == sum(batches)
-    check(trainer.recorder.rows, before(batches), Horizon("420tok"))
-
-
-def main(folder: Path) -> None:
-    if "RANK" not in os.environ:
-        trainer = run(folder.parent / "resumed", resume=str(folder), **RESUMED)
-        torch.save(outcome(trainer), folder.parent / "outcome.pt")
-        return
-    dist.init_process_group("gloo")
-    Report(folder).check("tokens", lambda: values_are_those_of_all_tokens(folder))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

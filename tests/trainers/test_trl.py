@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pydoc_data.topics
-from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -12,17 +11,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import WordLevelTrainer
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import optim
 from tests.docs.tables import page_code
 from tests.torchrun import ROOT, python_output
-from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
-from timesched.integrations.transformers import Binding, schedule
+from tests.trainers.runs import DECAY, ENTRIES, LR, WEIGHT_DECAY, Task, plain_loop, read_counts
+from timesched import Horizon, LinearScheduler
+from timesched.integrations.transformers import schedule
 
-LR, WEIGHT_DECAY, LENGTH = 0.01, 0.1, "2500tok"
-COSINE, DECAY = CosineAnnealingWithWarmupScheduler("600tok", alpha_f=0.1), LinearScheduler(alpha_f=0.2)
+SIZE = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64}
+QUIET = {"report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True}
 TEXTS = [text[: 60 + 40 * i % 170] for i, (_, text) in enumerate(sorted(pydoc_data.topics.topics.items()))][:60]
 
 
@@ -35,76 +35,37 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-class Recorder(TrainerCallback):
-    """What each batch ran with, and the tokens that TRL has counted after it."""
-
-    def __init__(self) -> None:
-        self.used: list[tuple[float, float]] = []
-        self.tokens: list[float] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        group = optimizer.param_groups[0]
-        self.used.append((group["lr"], group["weight_decay"]))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if "num_tokens" in logs:
-            self.tokens.append(logs["num_tokens"])
-
-
 @pytest.mark.parametrize(("strategy", "count"), [("bfd", "all"), ("wrapped", "all"), (None, "non_padding")])
 def test_tokens_are_counted_as_they_are_trained_on(tmp_path, strategy, count):
     words = tokenizer()
     settings = {
         **{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 1000, "max_length": 48},
-        **{"weight_decay": WEIGHT_DECAY},
-        **{"train_sampling_strategy": "sequential", "save_strategy": "no", "report_to": "none", "logging_steps": 1},
+        **{"weight_decay": WEIGHT_DECAY, "include_num_input_tokens_seen": count},
+        **{"train_sampling_strategy": "sequential", "save_strategy": "no", "logging_steps": 1, **QUIET},
         # None: TRL's own default warns of its name in transformers 5.23.
-        **{
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": None,
-            "disable_tqdm": True,
-            "dataloader_pin_memory": False,
-        },
+        **{"gradient_checkpointing": None, "dataloader_pin_memory": False},
         **({"packing": True, "packing_strategy": strategy} if strategy else {}),
     }
-    size = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "vocab_size": len(words)}
     trainer = SFTTrainer(
-        GPT2LMHeadModel(GPT2Config(**size)),
-        SFTConfig(str(tmp_path), include_num_input_tokens_seen=count, **settings),
+        GPT2LMHeadModel(GPT2Config(**SIZE, vocab_size=len(words))),
+        SFTConfig(str(tmp_path), **settings),
         train_dataset=Dataset.from_dict({"text": TEXTS}),
         processing_class=words,
         optimizer_cls_and_kwargs=(optim.AdamW, {"lr": LR}),
     )
-    recorder = Recorder()
-    trainer.add_callback(recorder)
-    schedule(trainer, COSINE, Binding(DECAY, "weight_decay"), max_duration=LENGTH)
+    task = Task(ENTRIES, "2500tok", accumulate=2, batch_size=2)
+    schedule(trainer, *task.entries, max_duration=task.max_duration)
     trainer.train()
 
     # The rows as they are trained on: packed, with as little padding as there is.
     rows = [len(row) for row in trainer.train_dataset["input_ids"]]
-    batches = [sum(rows[i : i + 4]) for i in range(0, len(rows), 4)]
     assert len(rows) < len(TEXTS) if strategy else len(rows) == len(TEXTS)
-    counts = list(accumulate(batches * 2))
-    steps = next(i for i, tokens in enumerate(counts) if tokens >= 2500) + 1
-    assert len(batches) < steps == len(recorder.used)  # in the second epoch
-    assert recorder.tokens == counts[:steps]
-    run = Horizon(LENGTH)
-    times = [f"{tokens}tok" for tokens in [0, *counts[: steps - 1]]]
-    assert recorder.used == [(LR * COSINE.at(time, run), WEIGHT_DECAY * DECAY.at(time, run)) for time in times]
-    stamp = trainer.lr_scheduler.clock.timestamp
-    assert (stamp.token.value, stamp.sample.value) == (counts[steps - 1], len(rows) + 4 * (steps - len(batches)))
-
-
-class KLWeights(TrainerCallback):
-    """Notes the KL weight of each step."""
-
-    def __init__(self, trainer: GRPOTrainer) -> None:
-        self.trainer = trainer
-        self.values: list[float] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.values.append(self.trainer.beta)
+    plain = plain_loop(rows, task)
+    logs = [row for row in trainer.state.log_history if "num_tokens" in row]
+    assert [row["learning_rate"] for row in logs] == plain.of("lr")
+    assert [row["weight_decay/group0"] for row in logs] == plain.of("weight_decay")
+    assert read_counts(trainer.lr_scheduler.clock.timestamp) == plain.counts
+    assert logs[-1]["num_tokens"] == plain.counts["token"] and plain.counts["epoch"] == 1
 
 
 class CountingTrainer(GRPOTrainer):
@@ -117,14 +78,13 @@ class CountingTrainer(GRPOTrainer):
 
 def grpo_trainer(folder: Any, **options: Any) -> CountingTrainer:
     """16 prompts, and generations of two completions of four tokens each."""
-    size = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "vocab_size": 500}
-    model = GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=1, pad_token_id=1))
-    model.save_pretrained(folder / "model")
+    config = GPT2Config(**SIZE, vocab_size=500, bos_token_id=None, eos_token_id=1, pad_token_id=1)
+    GPT2LMHeadModel(config).save_pretrained(folder / "model")
     words = tokenizer()
     words.padding_side = "left"
     settings = {
         **{"per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 4, "logging_steps": 1},
-        **{"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True},
+        **{"save_strategy": "no", **QUIET},
     }
     return CountingTrainer(
         model=GPT2LMHeadModel.from_pretrained(folder / "model"),  # the reference model is read from there, too
@@ -144,14 +104,17 @@ def test_a_kl_weight(tmp_path):
     """The code of docs/values.md: each step has the value of its time, also in a resumed run."""
 
     def train(folder, resume=None):
-        trainer = grpo_trainer(tmp_path / folder, beta=0.04, max_steps=4, save_strategy="steps", save_steps=2)
-        recorder = KLWeights(trainer)
-        trainer.add_callback(recorder)
+        trainer, values = (
+            grpo_trainer(tmp_path / folder, beta=0.04, max_steps=4, save_strategy="steps", save_steps=2),
+            [],
+        )
+        trainer.create_optimizer()
+        trainer.optimizer.register_step_pre_hook(lambda *_: values.append(trainer.beta))
         rise = LinearScheduler(0.0, 1.0, t_max="3ba")
         names = {"trainer": trainer, "rise": rise, "cosine": DECAY, "schedule": schedule}
         exec(page_code("values.md", "# TRL"), names)
         trainer.train(resume_from_checkpoint=resume)
-        return recorder.values
+        return values
 
     values = train("whole")
     assert values == [0.04 * LinearScheduler(0.0, 1.0, t_max="3ba").at(f"{k}ba", Horizon("4ba")) for k in range(4)]

@@ -73,7 +73,7 @@ MISTAKES = [
     ),
     (
         "Clock.tick.tokens=None: a run of 100tok needs the tokens of each batch. Pass tick(tokens=...), or pass "
-        "tokens_per_sample to the clock.",
+        "tokens_per_sample to the clock. With ScheduleLR, pass step(tokens=...), or tokens_per_sample to ScheduleLR.",
         lambda: Clock("100tok").tick(samples=3),
     ),
     (

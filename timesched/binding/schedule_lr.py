@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from sys import modules
 from time import monotonic
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from timesched.time.value import Time, require_time
 from timesched.types import StateDict, Tags
 
 _PATH = "ScheduleLR.schedule"
+_ticked = attrgetter(*TICKED)
 
 
 class ScheduleLR(BoundLR):
@@ -98,11 +100,11 @@ class ScheduleLR(BoundLR):
         schedule = _read_schedule(schedule, arguments)
         clock = Clock(
             require_time("ScheduleLR.max_duration", max_duration, self._unit),
-            batches_per_epoch,
-            samples_per_batch,
-            tokens_per_sample,
-            ssr,
-            process_group,
+            batches_per_epoch=batches_per_epoch,
+            samples_per_batch=samples_per_batch,
+            tokens_per_sample=tokens_per_sample,
+            ssr=ssr,
+            process_group=process_group,
         )
         _check_units(schedule, clock, self._unit)
         steps = 0 if last_epoch == -1 else require_count(last_epoch, type(self).__name__) + 1
@@ -126,9 +128,38 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        if self._plan is not None and epoch is None and samples is None and tokens is None and self._plan.step(self):
+        is_plain = epoch is None and samples is None and tokens is None
+        if is_plain and self._plan is not None and self._plan.step(self):
             return
-        name, clock = type(self).__name__, self.clock
+        if not is_plain:
+            self._check_arguments(epoch, samples, tokens)
+        clock = self.clock
+        self.catch_up()
+        if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
+            self._warn_of_ticks()
+        if self._watch is not None:
+            self._watch.warn_before_step(self)
+        before = _ticked(clock)
+        try:
+            if self._unit is TimeUnit.EPOCH:
+                clock._tick_epoch()
+            else:
+                clock.tick(samples, tokens)
+            write(self, self._evaluator.value(clock))
+        except BaseException:
+            for attribute, value in zip(TICKED, before):
+                setattr(clock, attribute, value)
+            raise
+        self._counter.advance()
+        self._timestamp = clock.timestamp
+        self._plan = _make_plan(self) if is_plain and self._watch is None else None
+        if self._watch is not None:
+            self._watch.has_stepped = True
+            self._watch.note_values(self)
+
+    def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
+        """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
+        name = type(self).__name__
         if epoch is not None and epoch != self.last_epoch + 1:
             raise ValueError(
                 f"{name}.step.epoch={epoch!r}: the next step is {self.last_epoch + 1}, since each step counts one. "
@@ -139,33 +170,11 @@ class ScheduleLR(BoundLR):
                 f"{name}.step: counts of a batch were passed, and a step counts an epoch, since unit='ep'. Call step() "
                 f"without them, or after each batch with unit='ba'."
             )
-        self.catch_up()
-        self._warn_of_ticks()
-        if self._watch is not None:
-            self._watch.warn_before_step(self)
-        before = [(name, getattr(clock, name)) for name in TICKED]
-        try:
-            if self._unit is TimeUnit.EPOCH:
-                clock.tick_epoch()
-            else:
-                clock.tick(samples, tokens)
-            write(self, self._evaluator.value(clock))
-        except BaseException:
-            for attribute, value in before:
-                setattr(clock, attribute, value)
-            raise
-        self._counter.advance()
-        self._timestamp = clock.timestamp
-        if self._watch is None:
-            self._plan = _make_plan(self)
-        else:
-            self._watch.has_stepped = True
-            self._watch.note_values(self)
 
     def _warn_of_ticks(self) -> None:
         """Warn once if other code has counted batches on the clock."""
         batch, own = self.clock.timestamp.batch.value, self._timestamp.batch.value
-        if batch != own and not self._has_warned_of_ticks:
+        if batch != own:
             self._has_warned_of_ticks = True
             warnings.warn(
                 f"The clock of this ScheduleLR is at batch {batch}, and its steps have counted to batch {own}. Leave "
