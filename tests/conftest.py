@@ -2,8 +2,8 @@
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
 tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not. (torchtitan
-and TRL have no version for Python 3.10.) tests/trainers/test_conformance.py runs the trainers that are installed,
-Composer too. What needs fake CUDA tensors lies in tests/cuda.
+and TRL have no version for Python 3.10, and DeepSpeed is for Linux.) tests/trainers/test_conformance.py runs the
+trainers that are installed, Composer too. What needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
@@ -29,6 +29,7 @@ PATHS = chain(HERE.iterdir(), *[HERE.glob(f"{name}/*") for name in IN_PART])
 WITHOUT = [str(path.relative_to(HERE)) for path in PATHS if path.name not in IN_PART]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+EXTRAS = ("deepspeed", "torchtitan", "trl")  # with a test file each
 HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))
 
 # Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
@@ -39,7 +40,7 @@ collect_ignore = [
     *([] if HAS_XLA else ["xla"]),
     *([] if HAS_TRAINERS or HAS_COMPOSER else ["trainers"]),
     "trainers/rows",  # what the tests there import, each for one trainer
-    *[f"trainers/test_{name}.py" for name in ("torchtitan", "trl") if importlib.util.find_spec(name) is None],
+    *[f"trainers/test_{name}.py" for name in EXTRAS if importlib.util.find_spec(name) is None],
     *([] if HAS_FAKE_CUDA else ["cuda"]),
 ]
 

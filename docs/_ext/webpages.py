@@ -107,6 +107,8 @@ WORDS = {
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
+    "by_config": "config, by config, _target_, class_path, LightningCLI, sd-scripts, kohya, OneTrainer, RF-DETR, "
+    "anemoi, NeMo, verl, sentence-transformers, OLMo-core, Ray Train, MMEngine, prime-rl, OpenRLHF, LLaMA-Factory",
     "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
     "trainers/hugging_face#use-muon-or-groups-of-your-own-also-under-fsdp": "optimizer_cls_and_kwargs, FSDP Muon",
     "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",

@@ -186,10 +186,6 @@ def test_the_trainer_has_one_call_of_schedule(tmp_path: Path) -> None:
     schedule(trainer, LINE)
     with pytest.raises(ValueError, match=r"has schedules already\. Call schedule\(\) once, with all entries, before"):
         schedule(trainer, Binding(LINE, "weight_decay"))
-    trainer = make_trainer(tmp_path, Task())
-    trainer.is_deepspeed_enabled = True
-    with pytest.raises(ValueError, match="DeepSpeed steps the scheduler itself"):
-        schedule(trainer, LINE)
 
 
 def test_arguments_that_have_no_effect(tmp_path: Path) -> None:

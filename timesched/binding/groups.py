@@ -202,8 +202,9 @@ class GroupTarget:
 
 
 def _has_same_parameters(group: ParamGroup, other: ParamGroup) -> bool:
-    """Whether two groups have the same parameters, in the same order."""
-    return len(group["params"]) == len(other["params"]) and all(map(is_, group["params"], other["params"]))
+    """Whether two groups have the same parameters, in the same order. After a load, ZeRO 3 leaves a group empty."""
+    params, others = group["params"], other["params"]
+    return not params or (len(params) == len(others) and all(map(is_, params, others)))
 
 
 # Tags, factors and names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -84,13 +84,14 @@ def schedule(
     sampler repeats to fill the last batch of an epoch do not. If the data loader has no batch sampler, or no length,
     every batch counts as a full batch. The first rank measures the seconds, with evaluations.
 
-    Raises `TypeError` for entries that are not schedules. Raises `ValueError` if the Trainer has a scheduler already or
-    runs under DeepSpeed, for `ssr` without `max_duration`, and for times that cannot be read. Training raises
-    `ValueError` before its first step for times in tokens that are not counted, in epochs of a data loader without a
-    length, or in iterations. This holds for schedules, averages and the length of the run. It also raises for two
-    schedules of one key, for a checkpoint of other schedules, for a data loader with a `BatchSizeSampler`, and where
-    `timesched.bind` does. It raises after its first batch if the Trainer found no tokens to count. Warns if the Trainer
-    ends before the schedules, by a batch or more.
+    Raises `TypeError` for entries that are not schedules. Raises `ValueError` if the Trainer has a scheduler already,
+    for a DeepSpeed config with a scheduler or an optimizer, for `ssr` without `max_duration`, and for times that cannot
+    be read. Training raises `ValueError` before its first step for times in tokens that are not counted, in epochs of a
+    data loader without a length, or in iterations. This holds for schedules, averages and the length of the run. It
+    also raises for two schedules of one key, for a checkpoint of other schedules, for a data loader with a
+    `BatchSizeSampler`, for an optimizer of `optim` or an average with ZeRO 1 to 3, and where `timesched.bind` does. It
+    raises after its first batch if the Trainer found no tokens to count. Warns if the Trainer ends before the
+    schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -145,10 +146,19 @@ def _check_trainer(trainer: Trainer) -> None:
             f"schedule.trainer: the Trainer has a {type(trainer.lr_scheduler).__name__} already. Leave it out, as in "
             f"Trainer(optimizers=(optimizer, None))."
         )
-    if trainer.is_deepspeed_enabled:
-        raise ValueError(
-            "schedule.trainer: DeepSpeed steps the scheduler itself here. Follow docs/trainers/deepspeed.md instead."
-        )
+    plugin = _deepspeed_plugin(trainer)
+    if plugin is not None:
+        _check_deepspeed_config(plugin.deepspeed_config)
+
+
+def _check_deepspeed_config(config: Mapping[str, object]) -> None:
+    """Raise `ValueError` if DeepSpeed makes the scheduler or the optimizer, and steps them itself."""
+    for name in ("scheduler", "optimizer"):
+        if name in config:
+            raise ValueError(
+                f"schedule.trainer: the DeepSpeed config has {name!r}, so DeepSpeed makes it, and steps the scheduler "
+                f"itself. Delete {name!r} from the config, or follow docs/trainers/deepspeed.md."
+            )
 
 
 def _warn_of_arguments(args: TrainingArguments, evaluate_averaged: bool) -> None:
@@ -166,6 +176,33 @@ def _warn_of_arguments(args: TrainingArguments, evaluate_averaged: bool) -> None
         warnings.warn(
             f"TrainingArguments: {shown} has no effect on the schedules of schedule(). Leave it out.",
             stacklevel=3,
+        )
+
+
+def _deepspeed_plugin(trainer: Trainer) -> Any:
+    """accelerate's settings of DeepSpeed, or None."""
+    return getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+
+
+def _unwrap(optimizer: Any) -> Any:
+    """The user's optimizer in the wrappers of accelerate and of ZeRO, which is not a torch optimizer."""
+    while isinstance(optimizer, AcceleratedOptimizer) or not isinstance(optimizer, Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _check_zero(stage: int, optimizer: Optimizer, average: MakeAverage | None) -> None:
+    """Raise `ValueError` for what ZeRO 1 to 3 would break silently: it steps flat parameters, group by group."""
+    if hasattr(optimizer, "preinitialize"):
+        raise ValueError(
+            f"Trainer.optimizer: ZeRO {stage} of DeepSpeed steps the parameter groups one by one, and "
+            f"{type(optimizer).__name__} of optim would drop the state of the others. Use an optimizer of torch, or "
+            f"ZeRO 0."
+        )
+    if average is not None:
+        raise ValueError(
+            f"schedule.average: ZeRO {stage} of DeepSpeed flattens and divides the parameters, which the average would "
+            f"read. Leave it out, or use ZeRO 0."
         )
 
 
@@ -220,7 +257,10 @@ class _CountingCallback(TrainerCallback):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
         optimizer = self.trainer.optimizer if optimizer is None else optimizer
-        optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+        optimizer = _unwrap(optimizer)
+        plugin = _deepspeed_plugin(self.trainer)
+        if plugin is not None and plugin.zero_stage > 0:
+            _check_zero(plugin.zero_stage, optimizer, self.options.average)
         if isinstance(optimizer, LayerWiseDummyOptimizer):
             raise ValueError(
                 f"TrainingArguments.optim={str(self.trainer.args.optim.value)!r}: the Trainer has an optimizer for "
