@@ -63,6 +63,11 @@ def read(config: object) -> Any:
     return _parse_yaml(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
 
 
+def read_value(text: str) -> Any:
+    """One value of a config, from its text in YAML. Raises as `read` does."""
+    return _parse_yaml(text, "the value")
+
+
 def _parse_yaml(text: str, source: str) -> Any:
     try:
         from ruamel.yaml import YAML
