@@ -61,6 +61,7 @@ ON_PURPOSE = {
         "timesched.integrations.llmfoundry",
         "optim.config.names",
     ): "a YAML names the optimizers of `optim`",
+    ("timesched.integrations.section", "optim"): "a config names an average of the weights",
 }
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from timesched.clock import Clock
 from timesched.hints import argument_hint, nearest_names
+from timesched.reading import prefix_errors
 from timesched.time.value import Time
-
-from .problems import prefix_errors
 
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_NODES, _MAX_LEVELS = 100_000, 100  # of a config

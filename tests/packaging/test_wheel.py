@@ -88,7 +88,7 @@ def check_contents(wheel: Path) -> None:
     requirements = [one for one in said.get_all("Requires-Dist", []) if "extra ==" not in one]
     assert requirements == ["torch>=2.7"] and said["Requires-Python"] == ">=3.10"
     extras = {"composer", "transformers", "lightning", "accelerate", "torchtitan", "config", "plot", "test", "dev"}
-    extras |= {"llmfoundry"}
+    extras |= {"llmfoundry", "axolotl", "swift"}
     assert set(said.get_all("Provides-Extra", [])) == extras
     check_entry_points(entries)
     sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in ROOT.glob(f"{top}/**/*.py")}
@@ -102,12 +102,13 @@ def check_entry_points(text: str) -> None:
     found.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     found.read_string(text)
     assert dict(found["console_scripts"]) == {"timesched": "timesched.cli:main"}
+    assert dict(found["axolotl.plugins"]) == {"timesched": "timesched.integrations.axolotl:SchedulePlugin"}
     module = "timesched.integrations.llmfoundry"
     schedules = {f"timesched.{name}": f"{module}:{name}" for name in timesched.schedulers.__all__}
     assert dict(found["llmfoundry_schedulers"]) == schedules
     own = {f"optim.{name}": f"{module}:{name}" for name in optimizers().public_classes}
     assert dict(found["llmfoundry_optimizers"]) == own
-    groups = {"console_scripts", "llmfoundry_schedulers", "llmfoundry_optimizers"}
+    groups = {"console_scripts", "axolotl.plugins", "llmfoundry_schedulers", "llmfoundry_optimizers"}
     assert set(found.sections()) == groups
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from optim.config.problems import prefix_errors
 from optim.config.read import read_value
 from timesched.hints import argument_hint
+from timesched.reading import prefix_errors
 
 
 def add_set_option(command: argparse.ArgumentParser) -> None:
