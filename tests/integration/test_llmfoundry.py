@@ -7,6 +7,7 @@ llm-foundry does not install here. `make_scheduler` and `make_optimizer` restate
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import re
 from importlib.metadata import EntryPoint
@@ -22,6 +23,7 @@ from ruamel.yaml import YAML
 import optim
 import timesched
 from optim.config.names import optimizers
+from tests.docs.tables import page_yaml
 from tests.integration import training
 from tests.torchrun import ROOT, run_python
 from timesched import Clock, bind, schedulers
@@ -96,6 +98,15 @@ ENTRIES = {
         timesched.WarmupStableDecayScheduler("0.1dur", t_decay="0.5dur")
     ),
 }
+
+
+def test_the_yaml_of_the_page() -> None:
+    config = YAML(typ="safe", pure=True).load(page_yaml("by_config.md", "# llm-foundry"))
+    texts = {section: json.dumps(entry) for section, entry in config.items()}  # which is YAML, too
+    schedule = timesched.WarmupStableDecayScheduler("200ba", t_decay="0.2dur")
+    assert repr(make_scheduler(texts["scheduler"])) == repr(schedule)
+    (group,) = make_optimizer(texts["optimizer"], training.NextByte()).param_groups
+    assert (group["lr"], list(group["betas"]), group["eps"], group["weight_decay"]) == (3e-4, [0.9, 0.95], 1e-8, 0.1)
 
 
 def test_there_is_a_name_for_each_schedule_and_each_optimizer() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import Trainer, TrainingArguments
 
+from tests.docs.tables import page_yaml
 from tests.torchrun import run_python
 from tests.trainers import test_transformers as runs
 from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
@@ -71,11 +73,12 @@ class SwiftTrainer(Trainer):
     """The order of the calls in ms-swift: the callback is made before the Trainer, and a resumed run skips batches."""
 
     def __init__(self, args: TrainingArguments, **options: Any) -> None:
+        self.skipped: list[int] = []
         self.optimizer_callback = optimizers_map["timesched"](args, self)
         super().__init__(args=args, **options)
 
     def get_train_dataloader(self, skip_batches: int = 0) -> Any:
-        assert skip_batches == 0
+        self.skipped.append(skip_batches)
         return super().get_train_dataloader()
 
 
@@ -159,6 +162,24 @@ def test_the_key_of_axolotl() -> None:
 
 def test_the_name_of_swift() -> None:
     assert optimizers_map == {"timesched": ScheduleCallback}
+
+
+def test_the_configs_of_the_page(tmp_path: Path) -> None:
+    axolotl, swift = (yaml.safe_load(page_yaml("by_config.md", f"# {name}")) for name in ("axolotl", "ms-swift"))
+    kwargs = swift["lr_scheduler_kwargs"]
+    assert swift["optimizer"] in optimizers_map and axolotl["timesched"] == kwargs
+    assert axolotl["lr_scheduler"] == swift["lr_scheduler_type"] == TrainingArguments(str(tmp_path)).lr_scheduler_type
+    for section in (axolotl["timesched"], {**kwargs, "average": {"half_life": "20000sp"}}):
+        trainer = make_swift_trainer(tmp_path, {**section, "max_duration": "12sp"})
+        trainer.train()
+        assert [each.key for each in trainer.lr_scheduler.bound] == ["lr", "weight_decay"]
+
+
+def test_a_data_loader_of_swift_skips_batches(tmp_path: Path) -> None:
+    trainer = make_swift_trainer(tmp_path, {"schedules": ["Linear()"], "max_duration": "12sp"})
+    trainer.train()
+    trainer.get_train_dataloader(skip_batches=2)
+    assert trainer.skipped == [0, 2]
 
 
 WRONG = [
