@@ -13,7 +13,7 @@ from transformers import Trainer
 
 from .section import schedule_by_section
 
-__all__ = ["ScheduleArgs", "SchedulePlugin"]
+__all__ = ["SchedulePlugin"]
 
 
 class ScheduleArgs(BaseModel):

@@ -11,6 +11,8 @@ LinearScheduler(alpha_i=1.0, alpha_f=0.1, t_max='1.0dur')
 
 from __future__ import annotations
 
+from types import new_class
+
 from composer.optim.scheduler import ComposerScheduler
 
 from timesched import schedulers
@@ -21,7 +23,7 @@ from timesched.schedule import Schedule
 def _derive_class(cls: type[Schedule]) -> type[Schedule]:
     """A subclass of a schedule and of Composer's class. Copies and pickles find it in this module by its name."""
     attributes = {"__doc__": cls.__doc__, "__module__": __name__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (cls, ComposerScheduler), attributes)
+    return new_class(cls.__name__, (cls, ComposerScheduler), exec_body=lambda namespace: namespace.update(attributes))
 
 
 globals().update({name: _derive_class(getattr(schedulers, name)) for name in schedulers.__all__})

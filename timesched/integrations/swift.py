@@ -33,4 +33,4 @@ class ScheduleCallback(OptimizerCallback):
         return self.trainer.get_train_dataloader(*arguments, **keywords)
 
 
-optimizers_map["timesched"] = ScheduleCallback
+optimizers_map.update(timesched=ScheduleCallback)
