@@ -1,7 +1,7 @@
 """The plugins for axolotl and ms-swift, in runs of the real Trainer of transformers.
 
-Neither framework installs here. The modules below stand for the parts that the plugins use, and `AxolotlRun` and
-`SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
+Neither framework installs here. The modules below stand for the parts that the plugins use, and `make_axolotl_trainer`
+and `SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
 """
 
 from __future__ import annotations
