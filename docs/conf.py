@@ -54,7 +54,8 @@ pages_of_files = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 
-autodoc_mock_imports = ["accelerate", "composer", "lightning", "torchtitan", "transformers", "tyro"]
+autodoc_mock_imports = ["accelerate", "axolotl", "composer", "lightning", "pydantic", "swift", "torchtitan"]
+autodoc_mock_imports += ["transformers", "tyro"]
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # what a subclass does not describe is described at its base
 autodoc_member_order = "bysource"

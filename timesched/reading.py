@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -132,6 +133,20 @@ _CLASSES = [CooldownScheduler, HalfLife, ProductScheduler, SequenceScheduler, Wa
 _CLASSES += [getattr(schedulers, name) for name in schedulers.__all__]
 # The schedules that `timesched` exports.
 SCHEDULE = Family("schedule", {"Scheduler": {cls.__name__: cls for cls in _CLASSES}}, (Schedule,))
+
+
+# Errors
+
+
+@contextmanager
+def prefix_errors(path: str) -> Iterator[None]:
+    """Put the path in the config before the message of a `TypeError` or `ValueError`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(path):
+            raise
+        raise (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}") from error
 
 
 # Texts

@@ -57,6 +57,11 @@ ON_PURPOSE = {
     ("timesched.binding.watch", "timesched.binding.bound"): "the type of an argument",
     ("timesched.binding.writing", "timesched.binding.bound"): "the type of an argument",
     ("optim.config.names", "optim"): "a config names any optimizer that `optim` names",
+    (
+        "timesched.integrations.llmfoundry",
+        "optim.config.names",
+    ): "a YAML names the optimizers of `optim`",
+    ("timesched.integrations.section", "optim"): "a config names an average of the weights",
 }
 
 

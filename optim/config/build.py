@@ -16,6 +16,7 @@ from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, l
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.horizon import State
+from timesched.reading import prefix_errors
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 from timesched.types import Tags
@@ -28,7 +29,7 @@ from ..groups.parameters import NamedParameter, find_parameters
 from ..groups.rules import FACTOR, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
 from .names import optimizers, read_constructor
-from .problems import Problems, prefix_errors
+from .problems import Problems
 from .read import CLOCK_KEYS, read, read_sections
 from .resolve import TAGS, OptimizerSpec, Spec, has_time, resolve_entries, resolve_learning_rate
 

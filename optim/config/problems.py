@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -35,14 +34,3 @@ class Problems:
             raise self.errors[0]
         if self.errors:
             raise ValueError("\n".join(self))
-
-
-@contextmanager
-def prefix_errors(path: str) -> Iterator[None]:
-    """Put the path in the config before the message of a `TypeError` or `ValueError`."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if str(error).startswith(path):
-            raise
-        raise (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}") from error

@@ -15,9 +15,8 @@ from typing import Any
 
 from timesched.clock import Clock
 from timesched.hints import argument_hint, nearest_names
+from timesched.reading import prefix_errors
 from timesched.time.value import Time
-
-from .problems import prefix_errors
 
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_NODES, _MAX_LEVELS = 100_000, 100  # of a config
@@ -61,6 +60,11 @@ def read(config: object) -> Any:
             raise ValueError(f"config={config!r}: this is not YAML. Pass the path of a file as pathlib.Path(...).")
         return _parse_yaml(config, "the text")
     return _parse_yaml(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
+
+
+def read_value(text: str) -> Any:
+    """One value of a config, from its text in YAML. Raises as `read` does."""
+    return _parse_yaml(text, "the value")
 
 
 def _parse_yaml(text: str, source: str) -> Any:

@@ -11,7 +11,7 @@ from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
-from timesched.reading import SCHEDULE, Family
+from timesched.reading import SCHEDULE, Family, prefix_errors
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
@@ -22,7 +22,7 @@ from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULER, Constructor, optimizers, read_constructor
-from .problems import Problems, prefix_errors
+from .problems import Problems
 from .read import CLOCK_KEYS, OldLearningRate, check_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")

@@ -16,6 +16,7 @@ import torch
 import optim
 import timesched
 from optim.config.names import LR
+from optim.config.read import read
 from tests.laws.rows import EXAMPLES
 from tests.torchrun import run_python
 from timesched import (
@@ -28,6 +29,7 @@ from timesched import (
     once,
 )
 from timesched.cli import main
+from timesched.cli.settings import set_keys
 from timesched.reading import SCHEDULE
 
 pytest.importorskip("ruamel.yaml")
@@ -238,6 +240,50 @@ def test_a_list_is_a_product(capsys):
     assert of_list.splitlines()[1:] == product.splitlines()[1:] != []  # below the header, which has the text
 
 
+SETTABLE = """
+max_duration: 100ba
+optimizer:
+  AdamW: {lr: 1e-3, params: [{params: "*bias", weight_decay: 0.1}], adjust_learning_rate: {0.weight: 0.5}}
+schedulers:
+- LinearScheduler:
+- CosineAnnealingScheduler: {key: "betas[0]"}
+"""
+SETTINGS = [  # each with what it changes in the text
+    ("optimizer.AdamW.lr=5e-4", "1e-3", "5e-4"),  # YAML 1.2 reads a number
+    ("optimizer.AdamW.eps=1e-6", "lr: 1e-3", "lr: 1e-3, eps: 1e-6"),  # the last key may be new
+    ("optimizer.AdamW.params[0].weight_decay=0", "weight_decay: 0.1", "weight_decay: 0"),
+    ("optimizer.AdamW.params=[]", '[{params: "*bias", weight_decay: 0.1}]', "[]"),
+    ("optimizer.AdamW.adjust_learning_rate.0.weight=2.0", "0.weight: 0.5", "0.weight: 2.0"),  # a key with a dot
+    ("schedulers[0].LinearScheduler.t_max=50ba", "LinearScheduler:", "LinearScheduler: {t_max: 50ba}"),  # had none
+    ("schedulers[1].CosineAnnealingScheduler={key: weight_decay}", "betas[0]", "weight_decay"),
+    ("schedulers[0]={RexScheduler: {}}", "LinearScheduler:", "RexScheduler: {}"),
+    ("max_duration=2e4tok", "100ba", "2e4tok"),
+    ("samples_per_batch={0sp: 8, 80sp: 16}", "max_d", "samples_per_batch: {0sp: 8, 80sp: 16}\nmax_d"),
+]
+
+
+@pytest.mark.parametrize(("setting", "old", "new"), SETTINGS, ids=[setting for setting, _, _ in SETTINGS])
+def test_set_gives_the_config_that_has_the_value(setting, old, new):
+    found = read(SETTABLE)
+    set_keys(found, [setting])
+    assert found == read(SETTABLE.replace(old, new)) != read(SETTABLE)
+
+
+def test_set_reaches_each_command(capsys, config):
+    text = "max_duration: 100ba" + SHORT
+    path, changed = config(text), config(text.replace("1.0", "5e-4").replace("20ba", "40ba"), "changed.yaml")
+    settings = ["--set", "optimizer.SGD.lr=5e-4", "--set=schedulers.LinearWithWarmupScheduler.t_warmup=40ba"]
+    for command in (["show"], ["show", "--format", "csv", "--every", "10ba"], ["plot"], ["check"]):
+        code, out, err = run(capsys, *command, path, *settings)
+        assert out and (code, out, err) == run(capsys, *command, changed)
+        assert out != run(capsys, *command, path)[1] or command == ["check"]
+    longer = ["--set", "schedulers.LinearWithWarmupScheduler.t_warmup=200ba"]
+    assert "the warmup takes 200ba, longer than the run of 100ba" in run(capsys, "check", path, *longer)[1]
+    # an option of the run counts more, as it does for a key that is in the file
+    _, out, _ = run(capsys, "show", path, "--set", "max_duration=70ba", "--max-duration", "50ba", "--format", "csv")
+    assert out.splitlines()[-1].startswith("1,50,")
+
+
 PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
 CALLS = [
     (["show", "LinearScheduler"], "LinearScheduler: the schedule needs a run."),
@@ -318,6 +364,26 @@ CALLS = [
         'did you mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
     (["show", "TYPO"], "config has the unknown key 'samples_per_bach'"),
+    # keys that are set
+    (
+        ["show", "GOOD", "--set", "optimizer.AdmW.lr=1"],
+        "GOOD.yaml: --set optimizer.AdmW.lr: optimizer has no key 'AdmW': did you mean 'AdamW'? There are AdamW.",
+    ),
+    (["plot", "GOOD", "--set", "optimiser.AdamW.lr=1"], "config has no key 'optimiser': did you mean 'optimizer'?"),
+    (["check", "GOOD", "--set", "schedulers[1].x=1"], "schedulers has no entry '[1]': there are [0]."),
+    (["check", "GOOD", "--set", "schedulers.x=1"], "schedulers has no entry 'x': there are [0]."),
+    (["show", "GOOD", "--set", "optimizer[0].x=1"], "optimizer has no key '[0]': there are AdamW."),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lr.x=1"], "optimizer.AdamW.lr=0.001: this value has no keys."),
+    (["show", "EMPTY", "--set", "optimizer.AdamW.lr=1"], "config=None: this value has no keys."),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lrr=1"], "AdamW: AdamW has no argument 'lrr': did you mean 'lr'?"),
+    (["show", "GOOD", "--set", "max_duratoin=1ep"], "config has the unknown key 'max_duratoin': did you mean 'max_d"),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lr={"], "--set optimizer.AdamW.lr: the value, line 1, column 2: while"),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lr=!!python/name:os.getcwd"], "--set optimizer.AdamW.lr: the value"),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lr=__import__('os')"], "AdamW.lr=\"__import__('os')\""),
+    (["show", "GOOD", "--set", "optimizer.AdamW.lr"], "--set optimizer.AdamW.lr: there is no value. Write it as in"),
+    (["show", "GOOD", "--set", "=3"], "--set =3: there is no value."),
+    (["show", *LINEAR, "--set", "lr=3"], "--set lr=3: it is for configs, and LinearScheduler is none."),
+    (["show", "GOOD", "Linear", "--set", "max_duration=80ba"], "it is for configs, and Linear is none."),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {

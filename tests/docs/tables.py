@@ -36,6 +36,13 @@ def page_code(name: str, start: str) -> str:
     return str(code).replace("...", "**given")
 
 
+def page_yaml(name: str, start: str) -> str:
+    """The only block of YAML on a page of docs/ that begins so."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (code,) = [block for block in blocks if block.startswith(start)]
+    return str(code)
+
+
 def rows(name: str, header: list[str]) -> list[list[list[str]]]:
     """The tables of a document that have these cells in their first line, each as a list of its rows."""
     found: list[list[list[str]]] = []

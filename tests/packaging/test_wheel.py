@@ -1,5 +1,6 @@
 """The wheel as a user meets it: built from the sdist, installed alone, imported from somewhere else."""
 
+import configparser
 import email
 import importlib.util
 import json
@@ -12,6 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import timesched
+from optim.config.names import optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("timesched", "optim")
@@ -84,11 +88,28 @@ def check_contents(wheel: Path) -> None:
     requirements = [one for one in said.get_all("Requires-Dist", []) if "extra ==" not in one]
     assert requirements == ["torch>=2.7"] and said["Requires-Python"] == ">=3.10"
     extras = {"composer", "transformers", "lightning", "accelerate", "torchtitan", "config", "plot", "test", "dev"}
+    extras |= {"llmfoundry", "axolotl", "swift"}
     assert set(said.get_all("Provides-Extra", [])) == extras
-    assert entries.split("\n") == ["[console_scripts]", "timesched = timesched.cli:main", ""]
+    check_entry_points(entries)
     sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in ROOT.glob(f"{top}/**/*.py")}
     held = {name for name in names if not name.startswith(f"{place}/")}
     assert held == sources | {f"{top}/py.typed" for top in PACKAGES}
+
+
+def check_entry_points(text: str) -> None:
+    """The command, and what other frameworks find by name. (tests/integration/test_llmfoundry.py loads its names.)"""
+    found = configparser.ConfigParser()
+    found.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    found.read_string(text)
+    assert dict(found["console_scripts"]) == {"timesched": "timesched.cli:main"}
+    assert dict(found["axolotl.plugins"]) == {"timesched": "timesched.integrations.axolotl:SchedulePlugin"}
+    module = "timesched.integrations.llmfoundry"
+    schedules = {f"timesched.{name}": f"{module}:{name}" for name in timesched.schedulers.__all__}
+    assert dict(found["llmfoundry_schedulers"]) == schedules
+    own = {f"optim.{name}": f"{module}:{name}" for name in optimizers().public_classes}
+    assert dict(found["llmfoundry_optimizers"]) == own
+    groups = {"console_scripts", "axolotl.plugins", "llmfoundry_schedulers", "llmfoundry_optimizers"}
+    assert set(found.sections()) == groups
 
 
 def check_installed_program(installed: Path, tmp_path: Path) -> None:

@@ -9,17 +9,16 @@ A SCHEDULE is one of:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, NoReturn
 
 import timesched
 from timesched.hints import similar_names
+from timesched.packages import check_optim
 
 _EPILOG = """\
 examples:
@@ -67,11 +66,7 @@ def replace_underscores(argument: str) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line. Raises `ImportError` if another module called `optim` hides our package."""
-    origin = getattr(importlib.util.find_spec("optim"), "origin", "")
-    if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(origin):
-        raise ImportError(
-            f"{origin} hides the package optim of torch-timesched. Rename it, or run timesched in another folder."
-        )
+    check_optim()
     from timesched.cli import check, classes, show  # which import optim
 
     top = _Parser(prog="timesched", description=__doc__, epilog=_EPILOG)

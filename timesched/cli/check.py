@@ -36,6 +36,7 @@ from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, find_large_updates
 from optim.precision.options import find_rounded_steps
 from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, make_model, read_finite, read_run, read_trial
+from timesched.cli.settings import add_set_option
 from timesched.drawing.lines import Source, axis, run_end, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
@@ -60,6 +61,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     check.add_argument("schedule", metavar="SCHEDULE", help=SCHEDULE_HELP)
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run_options(check)
+    add_set_option(check)
     percent = "%% of the highest value (default: %(default)g)"
     jump, far = f"report a jump of more than X {percent}", f"report an end that is off by more than X {percent}"
     check.add_argument("--jump", type=read_finite, default=50.0, metavar="X", help=jump)
@@ -100,7 +102,7 @@ class Course:
 
 def _run_check(options: argparse.Namespace) -> int:
     model = make_model(options.model)
-    trial = read_trial(options.schedule, read_run(options), model)
+    trial = read_trial(options.schedule, read_run(options), options.settings, model)
     faults, notes = list(trial.problems), list[str]()
     highest: dict[int, float] = {}  # learning rates of parameter groups
     for path, scheduler in trial.schedulers.items():

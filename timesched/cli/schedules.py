@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -17,13 +18,13 @@ import torch
 
 from optim.config.build import Trial, make_trial
 from optim.config.names import SCHEDULER
-from optim.config.problems import prefix_errors
 from optim.config.read import read
+from timesched.cli.settings import set_keys
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.findings import FindingWarning
-from timesched.reading import SCHEDULE, read_calls
+from timesched.reading import SCHEDULE, prefix_errors, read_calls
 
 SCHEDULE_HELP = "a class with its arguments, a config, or an entry of a config: see timesched --help"
 _RUN_KEYS = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
@@ -103,10 +104,17 @@ def read_config(path: str) -> Any:
     return read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
 
 
-def read_trial(text: str, run: dict[str, object], model: object = None, learning_rate: float | None = None) -> Trial:
+def read_trial(
+    text: str,
+    run: dict[str, object],
+    settings: Sequence[str] = (),
+    model: object = None,
+    learning_rate: float | None = None,
+) -> Trial:
     """Make the schedulers of a SCHEDULE on trial: of a config, of one entry, or of a class with arguments.
 
-    `run`: keys of the run, which replace the keys of a config. `learning_rate`: the initial learning rate of a class.
+    `run`: keys of the run, which replace the keys of a config. `settings`: other keys of a config, each as in `--set`.
+    `learning_rate`: the initial learning rate of a class.
     """
     path, number = _split_entry(text)
     with warnings.catch_warnings():
@@ -118,7 +126,11 @@ def read_trial(text: str, run: dict[str, object], model: object = None, learning
                     f"there."
                 )
             with prefix_errors(path):
-                return make_trial(read_config(path), model, run, only=number)
+                config = read_config(path)
+                set_keys(config, settings)
+                return make_trial(config, model, run, only=number)
+        if settings:
+            raise ValueError(f"--set {settings[0]}: it is for configs, and {text} is none. Change the text instead.")
         entry = read_entry(text)
         if "max_duration" not in run and entry.keys() <= SCHEDULE.public_classes.keys():
             raise ValueError(f"{text}: the schedule needs a run. Pass its length, such as --max-duration 90ep.")
@@ -135,12 +147,14 @@ def _has_half_life(entry: object) -> bool:
     return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
-def make_sources(text: str, run: dict[str, object], learning_rate: float | None = None) -> list[Source]:
-    """Make the lines that the schedulers of a SCHEDULE write.
+def make_sources(
+    text: str, run: dict[str, object], settings: Sequence[str] = (), learning_rate: float | None = None
+) -> list[Source]:
+    """Make the lines that the schedulers of a SCHEDULE write. The arguments are those of `read_trial`.
 
     Raises `ValueError` if a scheduler could not be made, or if there is none.
     """
-    trial = read_trial(text, run, learning_rate=learning_rate)
+    trial = read_trial(text, run, settings, learning_rate=learning_rate)
     by_name = "SCHEDULE" in trial.schedulers
     with prefix_errors("SCHEDULE" if by_name else text):
         trial.problems.raise_all()

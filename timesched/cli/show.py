@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, is_config, make_sources, read_finite, read_run
+from timesched.cli.settings import add_set_option
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line, panels
 from timesched.drawing.table import values_table
@@ -19,6 +20,7 @@ examples:
   timesched {0} "LinearWithWarmupScheduler('0.1dur')" RexScheduler --max-duration 90ep --lr 3e-4
   timesched {0} "WSD('100ba')" --max-duration 1e9tok --samples-per-batch 256 --tokens-per-sample 2048
   timesched {0} run.yaml --samples-per-batch 512
+  timesched {0} run.yaml --set optimizer.AdamW.lr=5e-4
 """
 
 
@@ -33,6 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         command.epilog = _EXAMPLES.format(name)
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE", help=SCHEDULE_HELP)
         add_run_options(command)
+        add_set_option(command)
         peak = "the peak learning rate of a class (default: 1)"
         command.add_argument("--lr", type=read_finite, metavar="LR", help=peak)
         command.add_argument("--unit", help="count in this unit, such as ep or tok (default: the unit of the run)")
@@ -50,7 +53,7 @@ def _make_sources(options: argparse.Namespace) -> list[Source]:
     several = len(options.schedules) > 1  # each of which may be a config that writes 'lr'
     sources: list[Source] = []
     for schedule in options.schedules:
-        for source in make_sources(schedule, run, options.lr):
+        for source in make_sources(schedule, run, options.settings, options.lr):
             name = f"{schedule} {source.name}" if several and is_config(schedule) else source.name
             sources.append(replace(source, name=name))
     return sources

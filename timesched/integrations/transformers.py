@@ -227,12 +227,12 @@ class _CountingCallback(TrainerCallback):
         """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
         self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self, *arguments: object, **keywords: object) -> Any:
         """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it.
 
         Raises `ValueError` if its batches grow.
         """
-        self.loader = self.trainer_get_train_dataloader()
+        self.loader = self.trainer_get_train_dataloader(*arguments, **keywords)
         if find_sampler(self.loader) is not None:
             raise ValueError(
                 "Trainer.get_train_dataloader: the loader has a BatchSizeSampler, and the Trainer computes its epochs "

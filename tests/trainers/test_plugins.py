@@ -1,0 +1,224 @@
+"""The plugins for axolotl and ms-swift, in runs of the real Trainer of transformers.
+
+Neither framework installs here. The modules below stand for the parts that the plugins use, and `make_axolotl_trainer`
+and `SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import Trainer, TrainingArguments
+
+from tests.docs.tables import page_yaml
+from tests.torchrun import run_python
+from tests.trainers import test_transformers as runs
+from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
+
+PARTS = '''
+import sys
+from types import ModuleType
+
+
+class BasePlugin:
+    """The plugin of axolotl, which does nothing."""
+
+
+class OptimizerCallback:
+    """The callback of ms-swift, which makes the Trainer's own optimizer."""
+
+    def __init__(self, args, trainer):
+        self.args, self.trainer = args, trainer
+
+
+for name, parts in {
+    "axolotl.integrations.base": {"BasePlugin": BasePlugin},
+    "swift.optimizers": {"OptimizerCallback": OptimizerCallback, "optimizers_map": {}},
+}.items():
+    sys.modules[name] = ModuleType(name)
+    vars(sys.modules[name]).update(parts)
+'''
+exec(PARTS)  # before the plugins are imported
+
+from timesched.integrations.axolotl import ScheduleArgs, SchedulePlugin  # noqa: E402
+from timesched.integrations.swift import ScheduleCallback, optimizers_map  # noqa: E402
+
+SECTION = {
+    "schedules": [
+        "CosineAnnealingWithWarmup('0.2dur', alpha_f=0.1)",
+        {"schedule": "Linear(alpha_f=0.25)", "key": "weight_decay"},
+        {"schedule": "[Linear(alpha_f=0.9), Constant()]", "key": "betas[0]", "tags": None},
+    ],
+    "max_duration": "50sp",
+}
+SCHEDULES = {
+    "lr": CosineAnnealingWithWarmupScheduler("0.2dur", alpha_f=0.1),
+    "weight_decay": LinearScheduler(alpha_f=0.25),
+    "betas[0]": LinearScheduler(alpha_f=0.9),
+}
+
+
+class Config(dict[str, Any]):
+    """The config of axolotl, in which a missing key is None."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+class SwiftTrainer(Trainer):
+    """The order of the calls in ms-swift: the callback is made before the Trainer, and a resumed run skips batches."""
+
+    def __init__(self, args: TrainingArguments, **options: Any) -> None:
+        self.skipped: list[int] = []
+        self.optimizer_callback = optimizers_map["timesched"](args, self)
+        super().__init__(args=args, **options)
+
+    def get_train_dataloader(self, skip_batches: int = 0) -> Any:
+        self.skipped.append(skip_batches)
+        return super().get_train_dataloader()
+
+
+def make_axolotl_trainer(folder: Path, section: Any, **options: Any) -> Trainer:
+    trainer = runs.new_trainer(folder, **options)
+    SchedulePlugin().post_trainer_create(Config(timesched=section, learning_rate=runs.LR), trainer)
+    return trainer
+
+
+def make_swift_trainer(folder: Path, section: Any, **options: Any) -> Trainer:
+    return runs.new_trainer(folder, kind=SwiftTrainer, lr_scheduler_kwargs=section, **options)
+
+
+FRAMEWORKS = {"axolotl": make_axolotl_trainer, "swift": make_swift_trainer}
+PATHS = {"axolotl": "timesched", "swift": "lr_scheduler_kwargs"}
+both = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+
+def values_of_bind(batch_size: int) -> list[dict[str, float]]:
+    """The values of a plain loop over 21 samples, to 50 samples."""
+    betas = (runs.BETA1, 0.99)
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], lr=runs.LR, betas=betas, weight_decay=runs.WEIGHT_DECAY)
+    clock = Clock("50sp", batches_per_epoch=-(-21 // batch_size), samples_per_batch=batch_size)
+    bound = [bind(each, optimizer, clock, key=key) for key, each in SCHEDULES.items()]
+    rows, (group,) = [], optimizer.param_groups
+    while not clock.done:
+        rows.append({"lr": group["lr"], "weight_decay": group["weight_decay"], "betas[0]": group["betas"][0]})
+        clock.tick(samples=min(batch_size, 21 - batch_size * clock.timestamp.batch_in_epoch.value))
+        for scheduler in bound:
+            scheduler.step()
+    return rows
+
+
+@both
+@pytest.mark.parametrize("microbatch", [2, 3])
+def test_the_trainer_writes_the_values_of_bind(framework: str, microbatch: int, tmp_path: Path) -> None:
+    trainer = FRAMEWORKS[framework](tmp_path, SECTION, per_device_train_batch_size=microbatch)
+    trainer.train()
+    expected, rows = values_of_bind(3 * microbatch), trainer.recorder.rows
+    assert len(rows) == len(expected) > 5
+    for row, values in zip(rows, expected):
+        assert {key: found[0] for key, found in row.items()} == pytest.approx(values, rel=1e-12, abs=0)
+
+
+@both
+@pytest.mark.parametrize("microbatch", [2, 3])
+def test_a_run_that_stops_at_half_and_resumes(framework: str, microbatch: int, tmp_path: Path) -> None:
+    """To the bit, in the middle of an epoch, with an average of the weights."""
+    section = {**SECTION, "average": {"half_life": "10sp"}, "evaluate_averaged": True}
+    options = {"per_device_train_batch_size": microbatch, "save_strategy": "steps", "save_steps": 4}
+    options["train_sampling_strategy"] = "random"
+    whole = FRAMEWORKS[framework](tmp_path, section, **options)
+    whole.train()
+    resumed = FRAMEWORKS[framework](tmp_path, section, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert resumed.recorder.rows == whole.recorder.rows[4:] != []
+    for key, tensor in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[key], tensor), key
+    averages = [[*run.lr_scheduler.average.state.values()] for run in (whole, resumed)]
+    assert all(torch.equal(one["average"], other["average"]) for one, other in zip(*averages)) and averages[0]
+    assert resumed.lr_scheduler.clock.timestamp.sample == whole.lr_scheduler.clock.timestamp.sample
+
+
+def test_options_of_a_section_are_those_of_schedule(tmp_path: Path) -> None:
+    section = {"schedules": ["Linear()"], "max_duration": "600tok", "tokens_per_sample": 6, "ssr": 0.5, "log": False}
+    trainer = make_axolotl_trainer(tmp_path, {**section, "on_change": "new", "average": None})
+    trainer.train()
+    schedulers = trainer.lr_scheduler
+    assert str(schedulers.clock.max_duration) == "300tok" and schedulers.on_change == "new"
+    assert schedulers.average is None and not any("lr/" in key or key == "lr" for key in trainer.state.log_history[0])
+
+
+def test_the_key_of_axolotl() -> None:
+    """Its plugins are loaded in every run, and change nothing without their section."""
+    name = SchedulePlugin().get_input_args()
+    assert name == "timesched.integrations.axolotl.ScheduleArgs" and ScheduleArgs().timesched is None
+    assert ScheduleArgs(timesched=SECTION).timesched == SECTION
+    SchedulePlugin().post_trainer_create(Config(learning_rate=1.0), trainer=None)
+
+
+def test_the_name_of_swift() -> None:
+    assert optimizers_map == {"timesched": ScheduleCallback}
+
+
+def test_the_configs_of_the_page(tmp_path: Path) -> None:
+    axolotl, swift = (yaml.safe_load(page_yaml("by_config.md", f"# {name}")) for name in ("axolotl", "ms-swift"))
+    kwargs = swift["lr_scheduler_kwargs"]
+    assert swift["optimizer"] in optimizers_map and axolotl["timesched"] == kwargs
+    assert axolotl["lr_scheduler"] == swift["lr_scheduler_type"] == TrainingArguments(str(tmp_path)).lr_scheduler_type
+    for section in (axolotl["timesched"], {**kwargs, "average": {"half_life": "20000sp"}}):
+        trainer = make_swift_trainer(tmp_path, {**section, "max_duration": "12sp"})
+        trainer.train()
+        assert [each.key for each in trainer.lr_scheduler.bound] == ["lr", "weight_decay"]
+
+
+def test_a_data_loader_of_swift_skips_batches(tmp_path: Path) -> None:
+    trainer = make_swift_trainer(tmp_path, {"schedules": ["Linear()"], "max_duration": "12sp"})
+    trainer.train()
+    trainer.get_train_dataloader(skip_batches=2)
+    assert trainer.skipped == [0, 2]
+
+
+WRONG = [
+    ([], TypeError, "PATH=[]: this is not a mapping. Write one with schedules, max_duration"),
+    ({}, TypeError, "PATH.schedules=None: this is not a list of schedules. Write ["),
+    ({"schedules": "Linear"}, TypeError, "PATH.schedules='Linear': this is not a list of schedules."),
+    ({"schedules": ["Linear", 3]}, TypeError, "PATH.schedules[1]=3: this is not a mapping. Write one with schedule, "),
+    ({"schedules": [{"key": "lr"}]}, TypeError, "PATH.schedules[0].schedule=None: this is not a string. Write a sch"),
+    ({"schedules": [{"schedul": "Linear"}]}, ValueError, "PATH.schedules[0] has no key 'schedul': did you mean 'sch"),
+    ({"schedules": ["Linear", "Linaer"]}, ValueError, "PATH.schedules[1]: there is no schedule 'Linaer': "),
+    ({"schedules": ["CosineDecayLR"]}, ValueError, "PATH.schedules[0]: 'CosineDecayLR' is not a schedule, but a sch"),
+    ({"schedules": ["Linear(t_mx='1ba')"]}, TypeError, "PATH.schedules[0]: LinearScheduler has no argument 't_mx'"),
+    ({"schedules": ["Linear(t_max='1kba')"]}, ValueError, "PATH.schedules[0]: LinearScheduler.t_max: '1kba' is not"),
+    ({"schedules": ["Linear(open('x'))"]}, ValueError, "PATH.schedules[0]: there is no schedule 'open'"),
+    ({"schedules": [{"schedule": "Linear", "key": "lrr"}]}, ValueError, "PATH.schedules[0]: key='lrr': param"),
+    ({"schedules": ["Linear"], "max_duraton": "1ba"}, ValueError, "PATH has no key 'max_duraton': did you mean 'max_"),
+    ({"schedules": ["Linear"], "ssr": 0.5}, ValueError, "PATH: schedule.ssr=0.5: it scales max_duration, which is No"),
+    ({"schedules": ["Linear"], "average": {"half": 3}}, ValueError, "PATH.average has no key 'half': did you mean 'h"),
+    ({"schedules": ["Linear"], "average": {"half_life": "x"}}, ValueError, "PATH.average: "),
+    ({"schedules": ["Linear"], "evaluate_averaged": True}, ValueError, "PATH: evaluate_averaged=True: there is no av"),
+    ({"schedules": ["Linear", "Rex"]}, ValueError, "Rex"),  # two of one key, when training begins
+]
+
+
+@both
+@pytest.mark.parametrize(("section", "error", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_section_is_named(
+    framework: str, section: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error) as raised:
+        FRAMEWORKS[framework](tmp_path, section).train()
+    assert message.replace("PATH", PATHS[framework]) in str(raised.value)
+
+
+def test_a_module_that_hides_optim_is_named_where_an_average_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "optim.py"
+    path.write_text("raise SystemExit(5)")
+    section = {"schedules": ["Linear"], "average": {}}
+    call = f"SchedulePlugin().post_trainer_create({{'timesched': {section}}}, None)"
+    (tmp_path / "try_it.py").write_text(f"{PARTS}\nfrom timesched.integrations.axolotl import *\n{call}\n")
+    done = run_python("try_it.py", cwd=tmp_path)
+    assert f"ImportError: {path} hides the package optim of torch-timesched. Rename it" in done.stderr
