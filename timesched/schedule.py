@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -38,7 +38,7 @@ class Resolution:
     counters: Sequence[Counter]  # the function takes their counts
     notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
     horizon: Horizon
-    countable: list[tuple[int, TimeUnit]] = field(init=False)  # places of counters that may be 0 since nobody counts
+    countable: list[tuple[int, TimeUnit]] = dataclasses.field(init=False)  # places of counters that may be 0 since nobody counts
 
     def __post_init__(self) -> None:
         countable = [(i, unit_of(counter)) for i, counter in enumerate(self.counters) if counter in FACTOR_BY_UNIT]
