@@ -38,9 +38,10 @@ class Resolution:
     counters: Sequence[Counter]  # the function takes their counts
     notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
     horizon: Horizon
-    countable: list[tuple[int, TimeUnit]] = dataclasses.field(init=False)  # places of counters that may be 0 since nobody counts
+    countable: list[tuple[int, TimeUnit]] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        # The places of samples and tokens among the counters, which may be 0 because nobody counts them.
         countable = [(i, unit_of(counter)) for i, counter in enumerate(self.counters) if counter in FACTOR_BY_UNIT]
         object.__setattr__(self, "countable", countable)
 
