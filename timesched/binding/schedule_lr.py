@@ -65,6 +65,7 @@ class ScheduleLR(BoundLR):
         TypeError: an object is not an optimizer or a schedule, or an argument has no such name.
         KeyError: `last_epoch` is 0 or more, and a group has no `initial_lr`.
 
+    >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     >>> scheduler = ScheduleLR(optimizer, "Linear", "1000sp", samples_per_batch=250)
     >>> while not scheduler.clock.done:
