@@ -201,13 +201,16 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     if not marks:
         return functions[0]
     index, exact_points, near_points = marks[0].index, [mark.count for mark in marks], [mark.near for mark in marks]
+    whole_points = [math.ceil(point) for point in exact_points]  # ints compare fast
     has_one_counter = all(mark.index == index for mark in marks)
 
     def value(counts: Counts) -> Value:
         count = counts[index]
+        if has_one_counter and type(count) is int:
+            return functions[bisect_right(whole_points, count)](counts)
         if has_one_counter and not isinstance(count, Tensor):
-            is_exact = type(count) is int or isinstance(count, Fraction)
-            return functions[bisect_right(exact_points if is_exact else near_points, count)](counts)
+            points = exact_points if isinstance(count, Fraction) else near_points
+            return functions[bisect_right(points, count)](counts)
         are_reached = [mark.reached(counts) for mark in marks]
         if all(type(is_reached) is bool for is_reached in are_reached):
             last = max((i for i, is_reached in enumerate(are_reached, start=1) if is_reached), default=0)

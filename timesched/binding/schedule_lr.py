@@ -97,21 +97,22 @@ class ScheduleLR(BoundLR):
         process_group: Any = None,
         **arguments: Any,
     ) -> None:
-        self._unit = _read_unit(unit)
+        step_unit = _read_unit(unit)
+        self._counts_epochs = step_unit is TimeUnit.EPOCH
         schedule = _read_schedule(schedule, arguments)
         clock = Clock(
-            require_time("ScheduleLR.max_duration", max_duration, self._unit),
+            require_time("ScheduleLR.max_duration", max_duration, step_unit),
             batches_per_epoch=batches_per_epoch,
             samples_per_batch=samples_per_batch,
             tokens_per_sample=tokens_per_sample,
             ssr=ssr,
             process_group=process_group,
         )
-        _check_units(schedule, clock, self._unit)
+        _check_units(schedule, clock, step_unit)
         steps = 0 if last_epoch == -1 else require_count(last_epoch, type(self).__name__) + 1
         if steps > 0:
             _check_initial_values(optimizer, tags)
-            _start_after(clock, steps, self._unit)
+            _start_after(clock, steps, step_unit)
         self._plan: _Plan | None = None  # of the next step, if it can be like the last one
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
@@ -142,7 +143,7 @@ class ScheduleLR(BoundLR):
             self._watch.warn_before_step(self)
         before = _ticked(clock)
         try:
-            if self._unit is TimeUnit.EPOCH:
+            if self._counts_epochs:
                 clock._tick_epoch()
             else:
                 clock.tick(samples, tokens)
@@ -160,16 +161,16 @@ class ScheduleLR(BoundLR):
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
-        name = type(self).__name__
         if epoch is not None and epoch != self.last_epoch + 1:
+            name = type(self).__name__
             raise ValueError(
                 f"{name}.step.epoch={epoch!r}: the next step is {self.last_epoch + 1}, since each step counts one. "
                 f"Call step() without it, or pass last_epoch={epoch!r} to {name}."
             )
-        if self._unit is TimeUnit.EPOCH and (samples is not None or tokens is not None):
+        if self._counts_epochs and (samples is not None or tokens is not None):
             raise ValueError(
-                f"{name}.step: counts of a batch were passed, and a step counts an epoch, since unit='ep'. Call step() "
-                f"without them, or after each batch with unit='ba'."
+                f"{type(self).__name__}.step: counts of a batch were passed, and a step counts an epoch, since "
+                f"unit='ep'. Call step() without them, or after each batch with unit='ba'."
             )
 
     def _warn_of_ticks(self) -> None:
@@ -240,7 +241,7 @@ def _make_plan(scheduler: ScheduleLR) -> _Plan | None:
     """The plan of the next steps, if they count usual batches, and if the schedule reads one count of them."""
     clock, schedule = scheduler.clock, scheduler.schedule
     usual_batch = clock.horizon.usual_batch
-    if scheduler._unit is TimeUnit.EPOCH or usual_batch is None or clock.process_group not in (None, False):
+    if scheduler._counts_epochs or usual_batch is None or clock.process_group not in (None, False):
         return None
     if not isinstance(schedule, Schedule):
         return None
