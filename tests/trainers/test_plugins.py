@@ -6,6 +6,7 @@ and `SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from transformers import Trainer, TrainingArguments
 
 from tests.docs.tables import page_yaml
 from tests.torchrun import run_python
-from tests.trainers import test_transformers as runs
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
+from tests.trainers.rows.transformers import make_trainer
+from tests.trainers.runs import LR, UNEVEN, Run, Task, plain_loop
+from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
+from timesched.integrations.common import Binding
 
 PARTS = '''
 import sys
@@ -55,11 +58,12 @@ SECTION = {
     ],
     "max_duration": "50sp",
 }
-SCHEDULES = {
-    "lr": CosineAnnealingWithWarmupScheduler("0.2dur", alpha_f=0.1),
-    "weight_decay": LinearScheduler(alpha_f=0.25),
-    "betas[0]": LinearScheduler(alpha_f=0.9),
-}
+ENTRIES = (
+    CosineAnnealingWithWarmupScheduler("0.2dur", alpha_f=0.1),
+    Binding(LinearScheduler(alpha_f=0.25), "weight_decay"),
+    Binding(LinearScheduler(alpha_f=0.9), "betas[0]"),
+)
+TASK = Task(ENTRIES, "50sp", accumulate=3, epochs=3, counts_tokens=False)
 
 
 class Config(dict[str, Any]):
@@ -72,24 +76,24 @@ class Config(dict[str, Any]):
 class SwiftTrainer(Trainer):
     """The order of the calls in ms-swift: the callback is made before the Trainer, and a resumed run skips batches."""
 
-    def __init__(self, args: TrainingArguments, **options: Any) -> None:
+    def __init__(self, model: Any, args: TrainingArguments, **options: Any) -> None:
         self.skipped: list[int] = []
         self.optimizer_callback = optimizers_map["timesched"](args, self)
-        super().__init__(args=args, **options)
+        super().__init__(model, args, **options)
 
     def get_train_dataloader(self, skip_batches: int = 0) -> Any:
         self.skipped.append(skip_batches)
         return super().get_train_dataloader()
 
 
-def make_axolotl_trainer(folder: Path, section: Any, **options: Any) -> Trainer:
-    trainer = runs.new_trainer(folder, **options)
-    SchedulePlugin().post_trainer_create(Config(timesched=section, learning_rate=runs.LR), trainer)
+def make_axolotl_trainer(folder: Path, section: Any, task: Task = TASK, **options: Any) -> Trainer:
+    trainer = make_trainer(folder, task, **options)
+    SchedulePlugin().post_trainer_create(Config(timesched=section, learning_rate=LR), trainer)
     return trainer
 
 
-def make_swift_trainer(folder: Path, section: Any, **options: Any) -> Trainer:
-    return runs.new_trainer(folder, kind=SwiftTrainer, lr_scheduler_kwargs=section, **options)
+def make_swift_trainer(folder: Path, section: Any, task: Task = TASK, **options: Any) -> Trainer:
+    return make_trainer(folder, task, kind=SwiftTrainer, lr_scheduler_kwargs=section, **options)
 
 
 FRAMEWORKS = {"axolotl": make_axolotl_trainer, "swift": make_swift_trainer}
@@ -97,31 +101,20 @@ PATHS = {"axolotl": "timesched", "swift": "lr_scheduler_kwargs"}
 both = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
-def values_of_bind(batch_size: int) -> list[dict[str, float]]:
-    """The values of a plain loop over 21 samples, to 50 samples."""
-    betas = (runs.BETA1, 0.99)
-    weight = torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.AdamW([weight], lr=runs.LR, betas=betas, weight_decay=runs.WEIGHT_DECAY)
-    clock = Clock("50sp", batches_per_epoch=-(-21 // batch_size), samples_per_batch=batch_size)
-    bound = [bind(each, optimizer, clock, key=key) for key, each in SCHEDULES.items()]
-    rows, (group,) = [], optimizer.param_groups
-    while not clock.done:
-        rows.append({"lr": group["lr"], "weight_decay": group["weight_decay"], "betas[0]": group["betas"][0]})
-        clock.tick(samples=min(batch_size, 21 - batch_size * clock.timestamp.batch_in_epoch.value))
-        for scheduler in bound:
-            scheduler.step()
-    return rows
+def train(trainer: Trainer, checkpoint: Path | None = None) -> Run:
+    """What a Trainer has done."""
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    run: Run = trainer.model.run
+    return run.end(trainer.lr_scheduler.clock, trainer.lr_scheduler.average)
 
 
 @both
 @pytest.mark.parametrize("microbatch", [2, 3])
-def test_the_trainer_writes_the_values_of_bind(framework: str, microbatch: int, tmp_path: Path) -> None:
-    trainer = FRAMEWORKS[framework](tmp_path, SECTION, per_device_train_batch_size=microbatch)
-    trainer.train()
-    expected, rows = values_of_bind(3 * microbatch), trainer.recorder.rows
-    assert len(rows) == len(expected) > 5
-    for row, values in zip(rows, expected):
-        assert {key: found[0] for key, found in row.items()} == pytest.approx(values, rel=1e-12, abs=0)
+def test_the_trainer_writes_the_values_of_a_plain_loop(framework: str, microbatch: int, tmp_path: Path) -> None:
+    task = replace(TASK, batch_size=microbatch)
+    run, plain = train(FRAMEWORKS[framework](tmp_path, SECTION, task)), plain_loop(UNEVEN, task)
+    assert run.values == plain.values and len(run.values) > 5
+    assert run.counts["sample"] == plain.counts["sample"]
 
 
 @both
@@ -129,18 +122,12 @@ def test_the_trainer_writes_the_values_of_bind(framework: str, microbatch: int, 
 def test_a_run_that_stops_at_half_and_resumes(framework: str, microbatch: int, tmp_path: Path) -> None:
     """To the bit, in the middle of an epoch, with an average of the weights."""
     section = {**SECTION, "average": {"half_life": "10sp"}, "evaluate_averaged": True}
-    options = {"per_device_train_batch_size": microbatch, "save_strategy": "steps", "save_steps": 4}
-    options["train_sampling_strategy"] = "random"
-    whole = FRAMEWORKS[framework](tmp_path, section, **options)
-    whole.train()
-    resumed = FRAMEWORKS[framework](tmp_path, section, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert resumed.recorder.rows == whole.recorder.rows[4:] != []
-    for key, tensor in whole.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[key], tensor), key
-    averages = [[*run.lr_scheduler.average.state.values()] for run in (whole, resumed)]
-    assert all(torch.equal(one["average"], other["average"]) for one, other in zip(*averages)) and averages[0]
-    assert resumed.lr_scheduler.clock.timestamp.sample == whole.lr_scheduler.clock.timestamp.sample
+    task = replace(TASK, batch_size=microbatch, save_after=[3])
+    make, options = FRAMEWORKS[framework], {"train_sampling_strategy": "random"}
+    whole = train(make(tmp_path, section, task, **options))
+    rest = train(make(tmp_path, section, replace(task, save_after=()), **options), tmp_path / "checkpoint-3")
+    assert rest.values == whole.values[3:] != [] and rest.counts == whole.counts
+    torch.testing.assert_close((rest.after, rest.average), (whole.after[3:], whole.average), rtol=0, atol=0)
 
 
 def test_options_of_a_section_are_those_of_schedule(tmp_path: Path) -> None:
