@@ -29,6 +29,7 @@ _EXPLICIT_UNITS = {  # of a tick, by whether it gets samples, and tokens
     (False, True): frozenset([TimeUnit.TOKEN]),
     (True, True): frozenset([TimeUnit.SAMPLE, TimeUnit.TOKEN]),
 }
+_KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "explicit_units")  # in copies and pickles
 TICKED = ("timestamp", "explicit_units", "_move_bounds", "_last_tick_time", "_ticks_to_step")  # what a tick changes
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -476,24 +477,24 @@ class Clock:
     def _change(self, **changes: object) -> None:
         """Change attributes and refresh all listeners. If a listener raises, nothing is changed."""
         before = {name: getattr(self, name) for name in changes}
-        self.__dict__.update(changes)
+        set_attributes(self, changes)
         written = []
         try:
             for listener in list(self._listeners):
                 listener.refresh()
                 written.append(listener)
         except BaseException:
-            self.__dict__.update(before)
+            set_attributes(self, before)
             for listener in written:
                 listener.refresh()
             raise
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
-        kept = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "explicit_units")
-        return {name: value for name, value in self.__dict__.items() if name in kept}
+        return {name: getattr(self, name) for name in _KEPT}
 
     def __setstate__(self, state: StateDict) -> None:
-        self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _ticks_to_step=-1)
+        set_attributes(self, state)
+        self._last_tick_time, self._listeners, self._ticks_to_step = time.monotonic(), weakref.WeakSet(), -1
         self._move_bounds = self.timestamp, self.timestamp
 
     # The schedulers that follow the clock
@@ -585,6 +586,12 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
+
+
+def set_attributes(clock: Clock, values: Mapping[str, object]) -> None:
+    """Set attributes one by one. A clock whose `__dict__` was used would tick more slowly from then on."""
+    for name, value in values.items():
+        setattr(clock, name, value)
 
 
 def read_explicit_units(state: StateDict) -> frozenset[TimeUnit]:

@@ -20,7 +20,7 @@ from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.binding.writing import write
-from timesched.clock import TICKED, Clock
+from timesched.clock import TICKED, Clock, set_attributes
 from timesched.hints import argument_hint, arguments_of
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.reading import find_schedule, read_schedule
@@ -149,8 +149,7 @@ class ScheduleLR(BoundLR):
                 clock.tick(samples, tokens)
             write(self, self._evaluator.value(clock))
         except BaseException:
-            for attribute, value in zip(TICKED, before):
-                setattr(clock, attribute, value)
+            set_attributes(clock, dict(zip(TICKED, before)))
             raise
         self._counter.advance()
         self._timestamp = clock.timestamp
