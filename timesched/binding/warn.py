@@ -50,12 +50,15 @@ def find_presumed_peak(scheduler: Bound) -> str | None:
 
     It is the learning rate of a group without `initial_lr`, of an optimizer that has made steps.
     """
-    optimizer, key = scheduler.optimizer, scheduler._target.key
-    if not scheduler.relative or key.name != "lr" or not _has_made_steps(optimizer):
+    groups, key = scheduler.optimizer.param_groups, scheduler._target.key
+    if not scheduler.relative or key.name != "lr":
         return None
-    for i in select_groups(optimizer.param_groups, scheduler.tags):
-        learning_rate = read_number(key.peek(optimizer.param_groups[i]))
-        if "initial_lr" not in optimizer.param_groups[i] and learning_rate is not None:
+    lacking = [i for i in select_groups(groups, scheduler.tags) if "initial_lr" not in groups[i]]
+    if not lacking or not _has_made_steps(scheduler.optimizer):  # which may wait for a device
+        return None
+    for i in lacking:
+        learning_rate = read_number(key.peek(groups[i]))
+        if learning_rate is not None:
             return (
                 f"bind.key='lr': the optimizer has made steps, and parameter group {i} has no 'initial_lr'. So its "
                 f"present learning rate, {learning_rate:.6g}, is taken for the peak. If it has decayed, set "
