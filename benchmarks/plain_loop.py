@@ -39,7 +39,8 @@ def past_first(scheduler: Any) -> Callable[[], Any]:
     scheduler.optimizer.step()
     for _ in range(4):
         scheduler.step()
-    return scheduler.step  # type: ignore[no-any-return]
+    step: Callable[[], Any] = scheduler.step
+    return step
 
 
 def schedule_lr(groups: int, **arguments: Any) -> Any:

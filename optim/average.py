@@ -326,9 +326,9 @@ class WeightAverage(Optimizer):
         inside and outside of the block. Afterwards each weight has its parameter's present dtype and device.
 
         Args:
-            model: the model that is evaluated. Its persistent buffers, and those of `buffers`, have their values again
-                after the block, unless they were replaced. FSDP modules drop their gathered parameters at both ends of
-                the block. Default: None, only if no parameter is a DTensor.
+            model: the model that is evaluated. Its persistent buffers, and the buffers of `buffers`, have their values
+                again after the block, unless they were replaced. FSDP modules drop their gathered parameters at both
+                ends of the block. Default: None, only if no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.

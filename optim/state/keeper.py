@@ -158,15 +158,15 @@ def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
 
 def _check_each_once(optimizer: StatefulOptimizer) -> None:
     """Raise `ValueError` for a parameter that the groups have twice."""
-    found: dict[Tensor, str] = {}
+    places: dict[Tensor, str] = {}
     for i, group in enumerate(optimizer.param_groups):
         for j, p in enumerate(group["params"]):
             place = f"parameter {j} of group {i}"
-            if p in found:
+            if p in places:
                 raise ValueError(
-                    f"{type(optimizer).__name__}: {found[p]} is also {place}. Put each parameter into one group, once."
+                    f"{type(optimizer).__name__}: {places[p]} is also {place}. Put each parameter into one group, once."
                 )
-            found[p] = place
+            places[p] = place
 
 
 def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[ParamGroup]:

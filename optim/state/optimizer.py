@@ -209,11 +209,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
         """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
-        found = None
-        for found in params:
-            if not found.is_meta or found.grad is not None:
+        has_parameters = False
+        for p in params:
+            if not p.is_meta or p.grad is not None:
                 return
-        if found is not None:
+            has_parameters = True
+        if has_parameters:
             raise RuntimeError(
                 f"{type(self).__name__}: all parameters are on the meta device, and none has a gradient. "
                 f"model.to_empty() replaces the parameters of a model. Make the {type(self).__name__} after it."

@@ -134,11 +134,11 @@ def make_absolute() -> dict[str, Callable[[], Loop]]:
 
 
 def make_clocks() -> dict[str, Callable[[], Loop]]:
-    def follow_one(clock: Clock, **counts: int) -> Loop:
+    def follow_one(clock: Clock, **counts: Any) -> Loop:
         names = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch")
         return Loop(
             {"clock": clock},
-            lambda: clock.tick(**counts),  # type: ignore[arg-type]
+            lambda: clock.tick(**counts),
             lambda: [int(getattr(clock.timestamp, name)) for name in names],
         )
 

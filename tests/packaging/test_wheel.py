@@ -98,18 +98,18 @@ def check_contents(wheel: Path) -> None:
 
 def check_entry_points(text: str) -> None:
     """The command, and what other frameworks find by name. (tests/integration/test_llmfoundry.py loads its names.)"""
-    found = configparser.ConfigParser()
-    found.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
-    found.read_string(text)
-    assert dict(found["console_scripts"]) == {"timesched": "timesched.cli:main"}
-    assert dict(found["axolotl.plugins"]) == {"timesched": "timesched.integrations.axolotl:SchedulePlugin"}
+    entry_points = configparser.ConfigParser()
+    entry_points.optionxform = str  # names keep their case
+    entry_points.read_string(text)
+    assert dict(entry_points["console_scripts"]) == {"timesched": "timesched.cli:main"}
+    assert dict(entry_points["axolotl.plugins"]) == {"timesched": "timesched.integrations.axolotl:SchedulePlugin"}
     module = "timesched.integrations.llmfoundry"
     schedules = {f"timesched.{name}": f"{module}:{name}" for name in timesched.schedulers.__all__}
-    assert dict(found["llmfoundry_schedulers"]) == schedules
+    assert dict(entry_points["llmfoundry_schedulers"]) == schedules
     own = {f"optim.{name}": f"{module}:{name}" for name in optimizers().public_classes}
-    assert dict(found["llmfoundry_optimizers"]) == own
+    assert dict(entry_points["llmfoundry_optimizers"]) == own
     groups = {"console_scripts", "axolotl.plugins", "llmfoundry_schedulers", "llmfoundry_optimizers"}
-    assert set(found.sections()) == groups
+    assert set(entry_points.sections()) == groups
 
 
 def check_installed_program(installed: Path, tmp_path: Path) -> None:

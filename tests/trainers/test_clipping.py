@@ -63,7 +63,7 @@ def test_lightning(tmp_path: Path) -> None:
     norms: list[dict[str, float]] = []
     Clipping = defined_in(MODULE, LightningModule=lightning.Module, torch=torch)["Model"]
 
-    class Module(Clipping):  # type: ignore[valid-type, misc]
+    class Module(Clipping):
         def configure_optimizers(self) -> Any:
             return make_muon(self.net, norms)
 

@@ -1,7 +1,7 @@
 """The plugins for axolotl and ms-swift, in runs of the real Trainer of transformers.
 
-Neither framework installs here. The modules below stand for the parts that the plugins use, and `make_axolotl_trainer`
-and `SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
+Neither framework installs here. stand_ins.py stands for the parts that the plugins use, and `make_axolotl_trainer` and
+`SwiftTrainer` restate how axolotl 0.21 and ms-swift 4.6 call them.
 """
 
 from __future__ import annotations
@@ -17,38 +17,13 @@ from transformers import Trainer, TrainingArguments
 
 from tests.docs.tables import page_yaml
 from tests.torchrun import run_python
+from tests.trainers import stand_ins
 from tests.trainers.rows.transformers import make_trainer
 from tests.trainers.runs import LR, UNEVEN, Run, Task, plain_loop
 from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
+from timesched.integrations.axolotl import ScheduleArgs, SchedulePlugin
 from timesched.integrations.common import Binding
-
-PARTS = '''
-import sys
-from types import ModuleType
-
-
-class BasePlugin:
-    """The plugin of axolotl, which does nothing."""
-
-
-class OptimizerCallback:
-    """The callback of ms-swift, which makes the Trainer's own optimizer."""
-
-    def __init__(self, args, trainer):
-        self.args, self.trainer = args, trainer
-
-
-for name, parts in {
-    "axolotl.integrations.base": {"BasePlugin": BasePlugin},
-    "swift.optimizers": {"OptimizerCallback": OptimizerCallback, "optimizers_map": {}},
-}.items():
-    sys.modules[name] = ModuleType(name)
-    vars(sys.modules[name]).update(parts)
-'''
-exec(PARTS)  # before the plugins are imported
-
-from timesched.integrations.axolotl import ScheduleArgs, SchedulePlugin  # noqa: E402
-from timesched.integrations.swift import ScheduleCallback, optimizers_map  # noqa: E402
+from timesched.integrations.swift import ScheduleCallback, optimizers_map
 
 SECTION = {
     "schedules": [
@@ -206,6 +181,7 @@ def test_a_module_that_hides_optim_is_named_where_an_average_is_asked_for(tmp_pa
     path.write_text("raise SystemExit(5)")
     section = {"schedules": ["Linear"], "average": {}}
     call = f"SchedulePlugin().post_trainer_create({{'timesched': {section}}}, None)"
-    (tmp_path / "try_it.py").write_text(f"{PARTS}\nfrom timesched.integrations.axolotl import *\n{call}\n")
+    parts = Path(stand_ins.__file__).read_text()
+    (tmp_path / "try_it.py").write_text(f"{parts}\nfrom timesched.integrations.axolotl import *\n{call}\n")
     done = run_python("try_it.py", cwd=tmp_path)
     assert f"ImportError: {path} hides the package optim of torch-timesched. Rename it" in done.stderr

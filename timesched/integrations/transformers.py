@@ -441,9 +441,7 @@ def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
     size = getattr(inner, "batch_size", None) or size
     sampler: Any = getattr(inner, "sampler", None)
     repeats_samples = hasattr(sampler, "repeat_count") and hasattr(sampler, "mini_repeat_count")
-    if (
-        repeats_samples
-    ):  # in TRL: a batch of the loader has the prompts of several microbatches, and comes once for each
+    if repeats_samples:  # in TRL: the loader's batch has the prompts of several microbatches, and comes once for each
         size = trainer._train_batch_size
     if has_length(sampler) and isinstance(batch_sampler, BatchSamplerShard):
         ranks = batch_sampler.num_processes
