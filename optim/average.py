@@ -25,7 +25,7 @@ from timesched.types import ParamGroup, StateDict
 from .base.hyperparameters import Choice, Number, rule_table
 from .base.sharding import distribution, local_shard
 from .state.checkpoint import parameter_names
-from .state.optimizer import Optimizer
+from .state.optimizer import Optimizer, State, fill_state
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer, swapped_averages
 
@@ -167,10 +167,10 @@ class WeightAverage(Optimizer):
         state = self.clock.state_dict()
         return {key: state.get(name, 0) for name, key in keys.items()}
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p][AVERAGE] = self._weights(p).to(_average_dtype(p), copy=True)
+    preinitialize = fill_state
+
+    def new_state(self, p: Tensor, group: ParamGroup) -> State:
+        return {AVERAGE: self._weights(p).to(_average_dtype(p), copy=True)}
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights if the optimizer has them."""

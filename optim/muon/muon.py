@@ -209,24 +209,18 @@ class Muon(RuleOptimizer):
         return self if algorithm == "muon" else self._others.get(algorithm, self)
 
     def add_param_group(self, param_group: ParamGroup) -> None:
-        muon_defaults, algorithm = self.defaults, self
-        if isinstance(param_group, dict):  # torch raises an error for anything else
-            algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
-            foreign = HYPERPARAMETERS.difference(algorithm.hyper, ("algorithm",))
+        if isinstance(param_group, dict):  # the base class raises an error for anything else
+            foreign = HYPERPARAMETERS.difference(self.algorithm_of(param_group).hyper, ("algorithm",))
             foreign_keys = [key for key in param_group if key in foreign]
             if foreign_keys:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {foreign_keys[0]!r} is no hyperparameter "
-                    f"of the algorithm {name!r}. Leave it out, or change the group's 'algorithm'."
+                    f"of the algorithm {param_group.get('algorithm', 'muon')!r}. Leave it out, or change the group's "
+                    "'algorithm'."
                 )
-            if algorithm is not self:  # torch fills a group from the attribute `defaults`
-                self.defaults = {**algorithm.defaults, "algorithm": name}
-        try:
-            super().add_param_group(param_group)
-        finally:
-            self.defaults = muon_defaults
+        super().add_param_group(param_group)
         group = self.param_groups[-1]
-        if algorithm is self and group["ns_steps"] is None:  # torch's Muon needs the number if it loads this state
+        if self.algorithm_of(group) is self and group["ns_steps"] is None:  # torch's Muon needs the number in a load
             group["ns_steps"] = iteration_count(group["ns_coefficients"], 5)
 
     def check_combination(self, group: ParamGroup, where: str) -> None:

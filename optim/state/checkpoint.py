@@ -121,7 +121,7 @@ def _read_states(
     @functools.cache
     def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
         groups = [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
-        return optimizer.fresh_state(groups)
+        return optimizer.initial_states(groups)
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []

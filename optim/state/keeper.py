@@ -37,7 +37,7 @@ class StatefulOptimizer(Protocol):
 
     def algorithm_of(self, group: ParamGroup) -> Any: ...
 
-    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]: ...
+    def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]: ...
 
     def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None: ...
 
@@ -108,7 +108,7 @@ class StateKeeper:
         for group in groups:
             for p in group["params"]:
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")
-        fresh = optimizer.fresh_state(groups) if groups else {}
+        fresh = optimizer.initial_states(groups) if groups else {}
         moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()}
         self.keep(optimizer, moved)
 
@@ -123,7 +123,7 @@ class StateKeeper:
                 f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups. Pass "
                 "parameters of the groups, or add it with add_param_group()."
             )
-        states = optimizer.fresh_state(_select_groups(optimizer, chosen))
+        states = optimizer.initial_states(_select_groups(optimizer, chosen))
         for p, fresh in states.items():
             if self.has_fitting_state(p, optimizer.state):
                 with torch.no_grad():  # in place, since the user may hold the addresses of the existing tensors

@@ -88,7 +88,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         super().__init__(params, defaults)
         self._is_ready = True
-        self._keeper.keep(self, self.fresh_state(self.param_groups))
+        self._keeper.keep(self, self.initial_states(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -125,6 +125,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if p.layout is not torch.strided:
             raise ValueError(f"{where}a parameter has the layout {p.layout}. Pass only dense parameters.")
 
+    def new_state(self, p: Tensor, group: ParamGroup) -> State:
+        """The initial state of a parameter, in new tensors. A class with `preinitialize = fill_state` defines it."""
+        raise NotImplementedError
+
     def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None:
         """The names of the states that parameter `p` needs with a group's values; None if a subclass does not say."""
         return None
@@ -135,23 +139,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     # State, and groups that come later
 
-    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
-        """The initial state of the parameters of some groups, in new tensors.
-
-        The optimizer's own state does not change. `preinitialize()` creates the state, while the optimizer has only
-        these groups. Classes with another way to create state override this method.
-        """
-        previous = self.param_groups, self.state
-        self.param_groups, self.state = groups, defaultdict(dict)
-        try:
-            self.preinitialize()
-            for p in chain.from_iterable(group["params"] for group in groups):
-                state = self.state[p]  # an entry also without state, so that a checkpoint names all parameters
-                if self.enable_global_step:
-                    state.setdefault(STEP, scalar_state(p))
-            return dict(self.state)
-        finally:
-            self.param_groups, self.state = previous
+    def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
+        """The initial state of the parameters of some groups, in new tensors. The optimizer does not change."""
+        has_own_preinitialize = type(self).preinitialize is not fill_state
+        return _run_preinitialize(self, groups) if has_own_preinitialize else new_states(self, groups)
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Reset the state of these parameters, or of all parameters, to the state at construction.
@@ -187,7 +178,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 "Give such groups to optim.Muon, or make them without `matrices`."
             )
         check_group(rule.hyper, group, where)
-        rule.check_combination({**self.defaults, **group}, where)
+        rule.check_combination({**rule.defaults, **group}, where)
         group_count = len(self.param_groups)
         params = group["params"]
         if not isinstance(params, set):  # torch refuses a set, since it has no order
@@ -195,17 +186,23 @@ class Optimizer(torch.optim.Optimizer, ABC):
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in params]
         if len({id(x) for x in tensors}) < len(tensors):
             raise ValueError(f"{where}params has a parameter twice. Pass each parameter once.")
+        given_keys = set(group)
         try:
             super().add_param_group(group)
+            if rule is not self:  # torch has filled the group from the defaults of this class
+                for key in self.defaults.keys() - given_keys:
+                    del group[key]
+                for key, value in rule.defaults.items():
+                    group.setdefault(key, value)
             note_dtensor(group["params"])
             for p in group["params"]:
                 rule.check_parameter(p, group, where)
-            new_states = self.fresh_state(self.param_groups[group_count:]) if self._is_ready else {}
+            states = self.initial_states(self.param_groups[group_count:]) if self._is_ready else {}
         except BaseException:
             del self.param_groups[group_count:]
             raise
         if self._is_ready:
-            self._keeper.keep(self, new_states)
+            self._keeper.keep(self, states)
 
     def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
         """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
@@ -348,3 +345,31 @@ class Optimizer(torch.optim.Optimizer, ABC):
         handle = RemovableHandle(self._zero_grad_post_hooks)
         self._zero_grad_post_hooks[handle.id] = hook
         return handle
+
+
+def new_states(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
+    """The initial state of the parameters of some groups, of a class that defines `new_state`."""
+    return {p: optimizer.new_state(p, group) for group in groups for p in group["params"]}
+
+
+def fill_state(optimizer: Optimizer) -> None:
+    """Fill `optimizer.state` for all parameters: the `preinitialize` of a class that defines `new_state`."""
+    optimizer.state.update(new_states(optimizer, optimizer.param_groups))
+
+
+def _run_preinitialize(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
+    """The initial state of the parameters of some groups, of a user's class with its own `preinitialize()`.
+
+    This method reads `param_groups` and fills `state`, so it runs while the optimizer has only these groups.
+    """
+    previous = optimizer.param_groups, optimizer.state
+    optimizer.param_groups, optimizer.state = groups, defaultdict(dict)
+    try:
+        optimizer.preinitialize()
+        for p in chain.from_iterable(group["params"] for group in groups):
+            state = optimizer.state[p]  # an entry also without state, so that a checkpoint names all parameters
+            if optimizer.enable_global_step:
+                state.setdefault(STEP, scalar_state(p))
+        return dict(optimizer.state)
+    finally:
+        optimizer.param_groups, optimizer.state = previous

@@ -31,7 +31,7 @@ from ..precision.options import DEFAULTS, REMAINDER, RULES, check_precision, has
 from ..precision.options import Options as Options  # noqa: PLC0414  # likewise
 from ..precision.widened import make_widening
 from ..state.keeper import cast_invariants, describe_tensor
-from ..state.optimizer import Optimizer, State
+from ..state.optimizer import Optimizer, State, fill_state
 from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
@@ -169,25 +169,7 @@ class RuleOptimizer(Optimizer):
 
     # The state
 
-    def preinitialize(self) -> None:
-        self.state.update(self._initial_states(self.param_groups))
-
-    def fresh_state(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
-        if type(self).preinitialize is not RuleOptimizer.preinitialize:  # a user's class has states of its own
-            return super().fresh_state(groups)
-        return self._initial_states(groups)
-
-    def _initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
-        """The initial states of all parameters of some groups."""
-        states: dict[Tensor, State] = {}
-        for group in groups:
-            self._warn_of_growing_penalty(group)
-            for p in group["params"]:
-                states[p] = self._initial_state_with_options(p, group)
-                for name, first in self.algorithm_of(group).scalar_states(group).items():
-                    if p.is_cuda and not isinstance(first, Tensor):
-                        self._known_counts.note([states[p][name]], first)
-        return states
+    preinitialize = fill_state
 
     def _warn_of_growing_penalty(self, group: ParamGroup) -> None:
         """Warn once in a process of an L2 penalty in groups with the width factors of `base_rule="adam"`."""
@@ -199,8 +181,9 @@ class RuleOptimizer(Optimizer):
             )
             warn_once(RuleOptimizer, "growing penalty", text, 2, FindingWarning)
 
-    def _initial_state_with_options(self, p: Tensor, group: ParamGroup) -> State:
+    def new_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
+        self._warn_of_growing_penalty(group)
         check_group(RULES, group, f"{type(self).__name__}.")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
@@ -217,6 +200,9 @@ class RuleOptimizer(Optimizer):
             state[REMAINDER] = torch.zeros_like(p)
         if STEP in self._scalar_names(algorithm, group):
             state.setdefault(STEP, scalar_state(p))
+        for name, first in algorithm.scalar_states(group).items():
+            if p.is_cuda and not isinstance(first, Tensor):
+                self._known_counts.note([state[name]], first)
         return state
 
     def _scalar_names(self, algorithm: Any, group: ParamGroup) -> tuple[str, ...]:
