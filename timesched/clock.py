@@ -303,8 +303,8 @@ class Clock:
             raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
         first: Exact = 0
         if start is not None:
-            own_count, own_unit = self.horizon.locate(_read_time(start, "every.start"), scale=False)
-            first = self.horizon.change(own_count, own_unit, unit_of(counter))
+            position = self.horizon.place(_read_time(start, "every.start"), scale=False)
+            first = self.horizon.change(*position, counter)
         complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 

@@ -255,7 +255,7 @@ class CooldownScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.horizon is not None:
-            frame = replace(frame, horizon=self.horizon.with_epochs_of(frame.horizon))
+            frame = replace(frame, horizon=self.horizon.with_epochs_of(frame.horizon), start=None)
         frame.check_covers_run(self.t_max, self)
         begin, end = self._decay_marks(frame)
         frame.note("decay", begin)

@@ -10,7 +10,7 @@ from timesched.curves import decay
 from timesched.horizon import BatchSizes, Horizon, State, read_positive
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
-from timesched.time.units import TimeUnit
+from timesched.time.units import TimeUnit, unit_of
 from timesched.time.value import TimeLike
 
 
@@ -71,12 +71,12 @@ class HalfLife(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         horizon = frame.horizon
-        time, unit = horizon.locate(self.time, scale=False)
+        time, counter = horizon.place(self.time, scale=False)
         factors = horizon.conversion_factors
-        batch_sizes = None if factors.is_fixed(TimeUnit.BATCH, unit) else factors.batch_sizes
+        batch_sizes = None if factors.is_fixed(TimeUnit.BATCH, unit_of(counter)) else factors.batch_sizes
         sizes = () if batch_sizes is None else batch_sizes.entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
-        values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
+        values = [decay(float(Fraction(horizon.change(*step, counter)) / time), self.beta) for step in steps]
         return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)
 
     def __repr__(self) -> str:
@@ -112,5 +112,5 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Horizon | State) -> flo
         problem = f"under a batch-size schedule, {time} has no single number of steps"
         raise ValueError(f"weight_decay_for.horizon: {problem}. Pass a horizon with one batch size.")
     length = fields.time(above=0).metadata["read"]("weight_decay_for.time", time)
-    steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
+    steps = horizon.change(*horizon.place(length, scale=False), TimeUnit.BATCH)
     return float(1 / (read_positive(lr, "weight_decay_for.lr") * Fraction(steps)))

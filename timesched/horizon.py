@@ -15,6 +15,7 @@ from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUn
 from timesched.time.value import Time, require_time
 
 ConversionFactor = int | float | Fraction
+Position = tuple[Exact, Counter]  # of a run: a count from its start
 
 # The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
 _UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
@@ -76,7 +77,7 @@ class ConversionFactors:
     """The conversion factors of a run: exact numbers, or None where they are not known.
 
     `batch_sizes`: the batch-size schedule of a run whose batches change, and have no `samples_per_batch`. Its `stages`
-    are the positions on the run where the size changes. `start`: the position at which counts begin; None for 0.
+    are the positions on the run where the size changes.
     """
 
     batches_per_epoch: Exact | None = None
@@ -84,7 +85,6 @@ class ConversionFactors:
     tokens_per_sample: Exact | None = None
     batch_sizes: BatchSizes | None = None
     stages: _Stages | None = field(default=None, compare=False, repr=False)
-    start: tuple[Exact, TimeUnit] | None = None
 
     @classmethod
     def read(cls, epoch_length: object, batch_size: object, sample_length: object) -> ConversionFactors:
@@ -103,22 +103,13 @@ class ConversionFactors:
         """
         return self.stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
 
-    def at(self, count: Exact, unit: TimeUnit) -> ConversionFactors:
-        """The same factors, for counts that begin at a position. It matters under a batch-size schedule only."""
-        return self if self.stages is None else replace(self, start=(self.position(count, unit), unit))
-
-    def position(self, count: Exact, unit: TimeUnit) -> Exact:
-        """The position on the run of a count."""
-        return count if self.start is None else count + self._convert_position(*self.start, unit)
-
-    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another.
-
-        Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
-        """
-        if self.start is None or count == 0 or self.is_fixed(old, new):
+    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit, start: Position | None = None) -> Exact:
+        """An exact count of one unit as an exact count of another: see `Horizon.change`."""
+        if start is None or count == 0 or self.is_fixed(old, new):
             return self._convert_position(count, old, new)
-        return self._convert_position(self.position(count, old), old, new) - self.position(0, new)
+        start_count, start_unit = start[0], unit_of(start[1])
+        end = self._convert_position(start_count, start_unit, old) + count
+        return self._convert_position(end, old, new) - self._convert_position(start_count, start_unit, new)
 
     def _convert_position(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """A position on the run as a position in another unit."""
@@ -260,11 +251,12 @@ class Horizon:
     def _with_end_after(self, timestamp: object, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
         assert self._end is not None and self.max_duration is not None
-        counter, unit = self._end[1], unit_of(self._end[1])
-        length, length_unit = self.locate(time, scale=False)
+        _, counter = self._end
+        length, length_counter = self.place(time, scale=False)
         if length <= 0:
             raise TimeError(f"Clock.end_after.time={str(time)!r}: a run ends later than now. Pass a time above 0.")
-        end = self._count_after(counts_of(timestamp, (counter,))[0], unit, length, length_unit)
+        (now,) = counts_of(timestamp, (counter,))
+        end = now + self.change(length, length_counter, counter, start=(now, counter))
         if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
         max_duration = Time._make(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
@@ -278,14 +270,7 @@ class Horizon:
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
         length = _read_factor(batches_per_epoch, "batches_per_epoch")
-        return self._with_factors(replace(self.conversion_factors, batches_per_epoch=length))
-
-    def with_start(self, count: Exact, unit: TimeUnit) -> Horizon:
-        """The same run, whose counts are converted as if they began at a position. See `ConversionFactors.at`."""
-        factors = self.conversion_factors
-        return self if factors.stages is None else self._with_factors(factors.at(count, unit))
-
-    def _with_factors(self, factors: ConversionFactors) -> Horizon:
+        factors = replace(self.conversion_factors, batches_per_epoch=length)
         return Horizon._make(self._unscaled, self._ratio, factors, self.max_duration is self._unscaled)
 
     @property
@@ -303,18 +288,13 @@ class Horizon:
         """Tokens in one sample, or None."""
         return self.conversion_factors.tokens_per_sample
 
-    def locate(self, time: Time | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
-        """The position of a schedule's time on this run: an exact count, and its unit.
+    def place(self, time: Time | str, scale: bool = True) -> Position:
+        """The position of a schedule's time on this run: an exact count, and the counter that reaches it.
 
-        A `dur` becomes a fraction of the run's length, in the unit of the length. An epoch is counted in batches if its
-        length is known. The ratio stretches every time but `dur`, unless `scale` is False. Raises `ValueError` for a
-        `dur` when the run's length is not known.
+        A `dur` becomes a fraction of the run's length, on the counter of the length. An epoch is counted in batches if
+        its length is known. The ratio stretches every time but `dur`, unless `scale` is False. Raises `ValueError` for
+        a `dur` when the run's length is not known.
         """
-        count, counter = self.place(time, scale)
-        return count, unit_of(counter)
-
-    def place(self, time: Time | str, scale: bool = True) -> tuple[Exact, Counter]:
-        """The position of a time, as `locate` returns it, and the counter that reaches it."""
         time = Time.from_input(time)
         number, unit = time.exact, time.unit
         if unit is TimeUnit.DURATION:
@@ -325,13 +305,15 @@ class Horizon:
         count, counter = self._count_and_counter(number, unit)
         return (count * self._ratio if scale else count), counter
 
-    def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another. Under a batch-size schedule, both are counted from
-        the start of the run.
+    def change(self, count: Exact, old: Counter, new: Counter, start: Position | None = None) -> Exact:
+        """An exact count of one unit or counter as an exact count of another.
+
+        `start`: the position on the run at which the count begins; None for the start of the run. Only under a
+        batch-size schedule does it make a difference.
 
         Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
         """
-        return self.conversion_factors.convert(count, TimeUnit(old), TimeUnit(new))
+        return self.conversion_factors.convert(count, TimeUnit(unit_of(old)), TimeUnit(unit_of(new)), start)
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time | str) -> Exact:
         """The end of a phase that begins at a count of `unit`, and lasts as long as a time of a schedule.
@@ -343,19 +325,16 @@ class Horizon:
         >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
-        return self._count_after(start, TimeUnit(unit), *self.locate(time))
+        unit, (length, counter) = TimeUnit(unit), self.place(time)
+        return exact_number(start + self.change(length, counter, unit, start=(start, unit)))
 
     def before(self, end: Exact, unit: TimeUnit | str, time: Time | str) -> Exact:
         """The beginning of a phase that ends at a count of `unit`, and lasts as long as a time of a schedule.
 
         It is below 0 if the time is longer than the count. The ratio acts as in `after`, and the errors are the same.
         """
-        length, length_unit = self.locate(time)
-        return self._count_after(end, TimeUnit(unit), -length, length_unit)
-
-    def _count_after(self, count: Exact, unit: TimeUnit, length: Exact, length_unit: TimeUnit) -> Exact:
-        """The count at the end of a phase that begins at a count, and has a length."""
-        return exact_number(count + self.conversion_factors.at(count, unit).convert(length, length_unit, unit))
+        unit, (length, counter) = TimeUnit(unit), self.place(time)
+        return exact_number(end + self.change(-length, counter, unit, start=(end, unit)))
 
     def convert(self, time: Time | str, unit: TimeUnit | str) -> Time:
         """A time of this run, exactly converted to another unit. In `dur` it is a fraction of the (scaled) run.
@@ -364,13 +343,15 @@ class Horizon:
         whole count.
         """
         time, unit = Time.from_input(time), TimeUnit(unit)
-        count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
-        if unit is TimeUnit.DURATION and own is not unit:
-            if self._end is None:
-                raise ValueError(f"{time} cannot be converted to dur without the length of the run. Set max_duration.")
-            length, last = self._end
-            return Time(Fraction(self.change(count, own, unit_of(last))) / length, unit)
-        return Time(self.change(count, own, unit), unit)
+        if time.unit is unit:
+            return Time(time.exact, unit)
+        if unit is TimeUnit.DURATION and self._end is None:
+            raise ValueError(f"{time} cannot be converted to dur without the length of the run. Set max_duration.")
+        count, counter = self.place(time, scale=False)
+        if unit is not TimeUnit.DURATION:
+            return Time(self.change(count, counter, unit), unit)
+        length, end_counter = self.place("1dur")
+        return Time(Fraction(self.change(count, counter, end_counter)) / length, unit)
 
     def add(self, one: Time, other: Time) -> Time:
         """The sum of two times in the finer unit, or in `dur` if one of them is in `dur`.
@@ -383,11 +364,11 @@ class Horizon:
         if one.unit is other.unit:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):  # the ratio does not stretch a fraction of the run
-            length, unit = self.locate("1dur")
-            end = self.after(self.change(*self.locate(one), unit), unit, other)
+            length, counter = self.place("1dur")
+            end = self.after(self.change(*self.place(one), counter), unit_of(counter), other)
             return Time._make(Fraction(end) / length, TimeUnit.DURATION)
-        unit = max((self.locate(time)[1] for time in (one, other)), key=list(TimeUnit).index)
-        end = self.after(self.change(*self.locate(one), unit), unit, other)
+        unit = max((unit_of(self.place(time)[1]) for time in (one, other)), key=list(TimeUnit).index)
+        end = self.after(self.change(*self.place(one), unit), unit, other)
         return Time._make(Fraction(end) / self._ratio, unit)
 
     def progress(self, timestamp: object) -> Exact:
@@ -409,7 +390,7 @@ class Horizon:
             return False
         length, counter = self._end
         try:
-            return all(self.change(*self.locate(time, scale), unit_of(counter)) < length for scale in (True, False))
+            return all(self.change(*self.place(time, scale), counter) < length for scale in (True, False))
         except ValueError:
             return False
 
@@ -471,11 +452,11 @@ class _Stages:
         batch, sample, size = 0, 0, entries[0][1]
         self._batches, self._samples, self._sizes = [batch], [sample], [size]
         for time, next_size in entries[1:]:
-            count, unit = run.locate(time)
-            if unit in _UNIT_CHAIN[:2]:
-                batches = math.ceil(run.change(count, unit, TimeUnit.BATCH)) - batch
+            count, counter = run.place(time)
+            if unit_of(counter) in _UNIT_CHAIN[:2]:
+                batches = math.ceil(run.change(count, counter, TimeUnit.BATCH)) - batch
             else:
-                batches = math.ceil(Fraction(run.change(count, unit, TimeUnit.SAMPLE) - sample) / size)
+                batches = math.ceil(Fraction(run.change(count, counter, TimeUnit.SAMPLE) - sample) / size)
             batches = max(batches, 0)  # one batch may pass several thresholds
             batch, sample, size = batch + batches, sample + batches * size, next_size
             self._batches.append(batch)
@@ -535,5 +516,5 @@ def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool 
 
 def _convert_time(time: Time | str, state: State, ssr: float = 1.0) -> Time:
     """The count at which a time is reached on a run. Composer's tests and some of its users import this name."""
-    count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
-    return Time._make(count, unit)
+    count, counter = Horizon.of(state, ssr).place(time)
+    return Time._make(count, unit_of(counter))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from timesched import ops
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, Position
 from timesched.ops import Value
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
@@ -246,6 +246,7 @@ class Frame:
 
     With `unit`, every time is converted to that unit, and its counter is the only one. Without `unit`, each time is
     read on its own counter. `section`: the schedule is a part of a sequence, so it need not reach the end of the run.
+    `start`: the position on the run at which the counts of this frame begin, if the run has a batch-size schedule.
     `notes`: what the schedule asked of this frame, and of the frames that are made from it.
 
     >>> frame = Frame(Horizon("100ba"))
@@ -259,6 +260,7 @@ class Frame:
     horizon: Horizon
     unit: TimeUnit | None = None
     section: bool = False
+    start: Position | None = None
     notes: Notes = field(default_factory=Notes)
 
     def __post_init__(self) -> None:
@@ -287,7 +289,7 @@ class Frame:
         """The point at which a time of the run is reached, wherever on the run the schedule begins."""
         count, counter = self.horizon.place(time)
         unit = unit_of(counter)
-        return Mark(self.notes.index(counter), unit, count - self.horizon.conversion_factors.position(0, unit))
+        return Mark(self.notes.index(counter), unit, count - self._start_in(unit))
 
     def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached. Raises `TimeError` where the points of one counter decrease."""
@@ -318,25 +320,37 @@ class Frame:
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """A position of the schedule, converted to another unit."""
-        return self.horizon.change(count, old, new)
+        return self.horizon.change(count, old, new, self.start)
 
     def after(self, start: Mark, time: TimeLike) -> Exact:
         """The count at the end of a phase that begins at a mark and is as long as a time of the schedule."""
-        return self.horizon.after(start.count, start.unit, time)
+        length, counter = self.horizon.place(time)
+        return exact_number(start.count + self.horizon.change(length, counter, start.unit, self._position(start)))
 
     def before(self, end: Mark, time: TimeLike) -> Exact:
         """The count at the start of a phase that ends at a mark and is as long as a time of the schedule."""
-        return self.horizon.before(end.count, end.unit, time)
+        length, counter = self.horizon.place(time)
+        return exact_number(end.count + self.horizon.change(-length, counter, end.unit, self._position(end)))
+
+    def _position(self, mark: Mark) -> Position | None:
+        """The position of a mark on the run; None if no batch-size schedule makes lengths depend on it."""
+        if self.horizon.conversion_factors.batch_sizes is None:
+            return None
+        return self._start_in(mark.unit) + mark.count, mark.unit
+
+    def _start_in(self, unit: TimeUnit) -> Exact:
+        """The position on the run at which the counts of this frame begin."""
+        return 0 if self.start is None else self.horizon.change(*self.start, unit)
 
     def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
         """The length of a time of the schedule in a unit, wherever it begins."""
-        count, own_unit = self.horizon.locate(time)
-        if count and not self.horizon.conversion_factors.is_fixed(own_unit, unit):
+        count, counter = self.horizon.place(time)
+        if count and not self.horizon.conversion_factors.is_fixed(unit_of(counter), unit):
             raise UnsuitableRun(
                 f"{time}: under a batch-size schedule, the length of this time in {unit.value!r} varies. Write the "
                 f"times of this schedule in one unit."
             )
-        return self.horizon.change(count, own_unit, unit)
+        return self.horizon.change(count, counter, unit)
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of the function that `resolve` makes for a frame like this one."""
@@ -359,7 +373,7 @@ class Frame:
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """The function that `resolve` makes for a frame that starts at a mark. Before the mark, its value at 0."""
-        inner = Frame(self.horizon.with_start(start.count, start.unit), self.unit, section=True)
+        inner = replace(self, section=True, start=self._position(start), notes=Notes())
         function = resolve(inner)
         for name, mark in inner.notes.marks:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))

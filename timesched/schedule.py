@@ -143,8 +143,8 @@ class Schedule:
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"time={str(time)!r}: the time is negative. Pass a time of 0 or more.")
-        count, unit = horizon.locate(time, scale=False)
-        return float(self._resolution(horizon, unit=unit).function((count,)))
+        count, counter = horizon.place(time, scale=False)
+        return float(self._resolution(horizon, unit=unit_of(counter)).function((count,)))
 
     def curve(self, horizon: Horizon | State, unit: TimeUnit | str) -> Callable[[Any], Any]:
         """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.

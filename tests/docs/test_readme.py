@@ -87,7 +87,7 @@ def test_the_property_test_finds_a_broken_law():
 
 
 def test_exact_times():
-    assert timesched.Horizon("100ba").locate("0.29dur") == (29, timesched.TimeUnit.BATCH)
+    assert timesched.Horizon("100ba").place("0.29dur") == (29, timesched.TimeUnit.BATCH)
 
 
 def test_the_optimizers_are_counted():

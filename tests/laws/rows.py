@@ -16,11 +16,11 @@ from timesched import schedulers as s
 from timesched import shapes
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, Position
 from timesched.schedule import Schedule
 from timesched.testing import Promise
 from timesched.testing.runs import COUNTED, Run
-from timesched.time.units import Exact, TimeUnit
+from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 
 _UNITS = (*COUNTED, TimeUnit.DURATION)
@@ -216,7 +216,7 @@ def _between_levels(*levels: float, **promise: Any) -> Promise:
     return Promise(low=min(levels), high=max(levels), **promise)
 
 
-def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float = 2.0) -> Promise:
+def _line(start: float, end: float, until: Position, sharp: float = 2.0) -> Promise:
     """From `start` to `end` without turning back; only the end where there is no way between them."""
     condition = max(1.0, sharp * (abs(start) + abs(end)))
     promise = _between_levels(start, end, end=end, until=until, continuous=True, condition=condition)
@@ -225,15 +225,15 @@ def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float 
 
 def _line_to_t_max(schedule: Any, run: Horizon) -> Promise:
     sharp = 2.0 + getattr(schedule, "power", 0.0)
-    return _line(getattr(schedule, "alpha_i", 1.0), schedule.alpha_f, run.locate(schedule.t_max), sharp)
+    return _line(getattr(schedule, "alpha_i", 1.0), schedule.alpha_f, run.place(schedule.t_max), sharp)
 
 
 def _warm(schedule: Any, run: Horizon) -> Promise:
     """A ramp to the peak, then a line to the end; the peak to the end where the ramp takes all the time."""
     peak = getattr(schedule, "alpha", getattr(schedule, "alpha_i", 1.0))
     last, sharp = getattr(schedule, "alpha_f", peak), 2.0 + getattr(schedule, "power", 0.0)
-    ramp, unit = run.locate(schedule.t_warmup, schedule.scale_warmup)
-    until = run.locate(schedule.t_max)
+    ramp, unit = run.place(schedule.t_warmup, schedule.scale_warmup)
+    until = run.place(schedule.t_max)
     room = until[0] > run.change(ramp, unit, until[1])
     last, first = last if room else peak, schedule.alpha_s if ramp > 0 else peak
     return _between_levels(
@@ -261,7 +261,7 @@ def _multi_step(schedule: Any, run: Horizon) -> Promise:
 
 
 def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
-    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
+    ramp = run.place(schedule.t_warmup, schedule.scale_warmup)
     if ramp[0] == 0:
         return _multi_step(schedule, run)
     first, promise = schedule.alpha_s, _decaying(schedule.gamma)
@@ -273,7 +273,7 @@ def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
 
 def _restarts(schedule: Any, run: Horizon) -> Promise:
     # How far a float is into its cycle is known to a rounding of a count, of which the first cycle may be a part.
-    first = min(run.change(*run.locate(schedule.t_0), unit) for unit in COUNTED)
+    first = min(run.change(*run.place(schedule.t_0), unit) for unit in COUNTED)
     condition = 4.0 * (1 + abs(schedule.alpha_f)) * max(1.0, 1 / first)
     return _between_levels(1.0, schedule.alpha_f, start=1.0, condition=condition)
 
@@ -312,14 +312,14 @@ def _decayed(shape: str, rate: float, start: float, end: float) -> float:
 
 
 def _stable(schedule: Any, run: Horizon) -> Promise:
-    ramp, end = run.locate(schedule.t_warmup, schedule.scale_warmup), run.locate(schedule.t_max)
+    ramp, end = run.place(schedule.t_warmup, schedule.scale_warmup), run.place(schedule.t_max)
     last, first = schedule.alpha_f, schedule.alpha_s if ramp[0] > 0 else 1.0
     return _between_levels(
         *(first, 1.0, last),
         start=last if end[0] == 0 else first,  # where it begins at once with its end
         end=last,
         until=end,
-        continuous=run.change(*run.locate(schedule.t_decay), end[1]) > 0,
+        continuous=run.change(*run.place(schedule.t_decay), end[1]) > 0,
         falls=last <= 1.0,
         rises=last >= 1.0,
         since=ramp,
@@ -328,14 +328,14 @@ def _stable(schedule: Any, run: Horizon) -> Promise:
 
 
 def _inverse_root(schedule: Any, run: Horizon) -> Promise:
-    ramp, end = run.locate(schedule.t_warmup, False), run.locate(schedule.t_max)
+    ramp, end = run.place(schedule.t_warmup, False), run.place(schedule.t_max)
     first, cooldown = run.change(*ramp, end[1]), schedule.t_cooldown.exact
     floor, last = schedule.alpha_f_decay, schedule.alpha_f_cooldown
     return _between_levels(
         *(0.0, 1.0, floor, last),
         start=0.0 if ramp[0] > 0 else 1.0 if end[0] > 0 or cooldown > 0 else None,
         end=last if cooldown > 0 else None,
-        until=(max(end[0], run.after(first, end[1], schedule.t_cooldown)), end[1]) if cooldown > 0 else None,
+        until=(max(end[0], run.after(first, unit_of(end[1]), schedule.t_cooldown)), end[1]) if cooldown > 0 else None,
         continuous=True,
         falls=floor <= 1.0,
         since=ramp,
@@ -349,7 +349,7 @@ def _power(schedule: Any, run: Horizon) -> Promise:
 
 
 def _piecewise(schedule: Any, run: Horizon) -> Promise:
-    times = [run.locate(time) for time, _, _ in schedule.points]
+    times = [run.place(time) for time, _, _ in schedule.points]
     values = [value for _, value, _ in schedule.points]
     places = [run.change(*each, times[-1][1]) for each in times]
     steep = [_decayed(shape, 0.5, start, end) for (_, start, _), (_, end, shape) in pairwise(schedule.points)]
@@ -364,7 +364,7 @@ def _piecewise(schedule: Any, run: Horizon) -> Promise:
 
 
 def _one_cycle(schedule: Any, run: Horizon) -> Promise:
-    end, first = run.locate(schedule.t_max), 1.0 / schedule.div_factor
+    end, first = run.place(schedule.t_max), 1.0 / schedule.div_factor
     last, up = 1.0 / (schedule.div_factor * schedule.final_div_factor), schedule.pct_start
     rest = 1.0 - (2 * up if schedule.three_phase else up)
     return _between_levels(
@@ -378,8 +378,8 @@ def _one_cycle(schedule: Any, run: Horizon) -> Promise:
 
 
 def _cyclic(schedule: Any, run: Horizon) -> Promise:
-    up = run.locate(schedule.t_up)
-    down = up[0] if schedule.t_down is None else run.change(*run.locate(schedule.t_down), up[1])
+    up = run.place(schedule.t_up)
+    down = up[0] if schedule.t_down is None else run.change(*run.place(schedule.t_down), up[1])
     shrinks = schedule.mode != "exp_range" or schedule.gamma <= 1
     low, high = sorted((schedule.alpha_i, schedule.alpha_f))
     # a time into the cycle is known to a rounding, of which the shorter line makes so many
@@ -396,7 +396,7 @@ def _cyclic(schedule: Any, run: Horizon) -> Promise:
 
 def _warmed(schedule: Any, run: Horizon) -> Promise:
     inner, first = promise_of(schedule.schedule, run), schedule.alpha_s
-    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
+    ramp = run.place(schedule.t_warmup, schedule.scale_warmup)
     if ramp[0] == 0:
         return inner
     is_later = inner.since is None or run.change(*inner.since, ramp[1]) <= ramp[0]
@@ -414,11 +414,14 @@ def _warmed(schedule: Any, run: Horizon) -> Promise:
 
 def _cooled(schedule: Any, run: Horizon) -> Promise:
     inner, last = promise_of(schedule.schedule, run), schedule.alpha_f
-    place = run.locate(schedule.t_max if schedule.t_start is None else schedule.t_start)
+    until = run.place(schedule.t_max if schedule.t_start is None else schedule.t_start)
+    if schedule.t_start is not None:
+        start, unit = until[0], unit_of(until[1])
+        until = run.after(start, unit, schedule.t_decay), unit
     high, steep = max(inner.high, last), _decayed(schedule.decay, schedule.decay_rate, 1.0, last)
     return Promise(
         end=last,
-        until=place if schedule.t_start is None else (run.after(*place, schedule.t_decay), place[1]),
+        until=until,
         low=min(inner.low, last),
         high=high,
         continuous=inner.continuous and schedule.t_decay.exact > 0,
@@ -429,7 +432,7 @@ def _cooled(schedule: Any, run: Horizon) -> Promise:
 def _from_to(schedule: Any, run: Horizon) -> Promise:
     start, end, sharp = schedule.initial_val, schedule.end_val, 2.0 + getattr(schedule, "power", 0.0)
     if not getattr(schedule, "cycle", False):
-        return _line(start, end, run.locate(f.as_time(schedule.total_iters)), sharp)
+        return _line(start, end, run.place(f.as_time(schedule.total_iters)), sharp)
     # how far a cycle is done is known to a rounding, which a root at its end makes a large one
     rooted = 1e8 if getattr(schedule, "power", 1.0) < 1 else 4.0
     return _between_levels(start, end, start=start, condition=1.0 + rooted * sharp * (abs(start) + abs(end)))
@@ -447,7 +450,7 @@ def _scaled(condition: float, start: float | None = 1.0) -> Callable[[Any, Horiz
 
 
 def _closed_stable(schedule: Any, run: Horizon) -> Promise:
-    ramp, end = (run.locate(f.as_time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
+    ramp, end = (run.place(f.as_time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
     levels = (schedule.initial_val, schedule.val, schedule.end_val) if ramp[0] > 0 else (schedule.val, schedule.end_val)
     steep = _decayed(schedule.decay, schedule.decay_rate, schedule.val, schedule.end_val)
     start, condition = levels[0] if ramp[0] > 0 else None, steep + 2.0 * sum(map(abs, levels))
@@ -455,7 +458,7 @@ def _closed_stable(schedule: Any, run: Horizon) -> Promise:
 
 
 def _closed_one_cycle(schedule: Any, run: Horizon) -> Promise:
-    first, top, until = schedule.initial_val, schedule.max_val, run.locate(f.as_time(schedule.total_steps))
+    first, top, until = schedule.initial_val, schedule.max_val, run.place(f.as_time(schedule.total_steps))
     last = first / schedule.final_div_factor
     # a phase is a step shorter than its share, and may be a small part of a step: room for that, and not derived
     return _between_levels(first, top, last, end=last, until=until, condition=1e3 * (1 + first + top + last))
@@ -484,7 +487,7 @@ ROWS = [
     Row(
         s.ConstantScheduler,
         {"alpha": _ALPHA, "t_max": _ANY},
-        lambda x, run: replace(_line(x.alpha, 1.0, run.locate(x.t_max)), continuous=False, condition=1.0),
+        lambda x, run: replace(_line(x.alpha, 1.0, run.place(x.t_max)), continuous=False, condition=1.0),
     ),
     Row(s.LinearScheduler, {**_ENDS, "t_max": _ANY}, _line_to_t_max),
     Row(
@@ -527,7 +530,7 @@ ROWS = [
     Row(
         s.RexScheduler,
         {"t_max": _T_MAX, "alpha_f": _ALPHA, "d": st.floats(0, 0.9375)},
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
+        lambda x, run: _line(1.0, x.alpha_f, run.place(x.t_max), sharp=4.0 / (1.0 - x.d)),
     ),
     Row(
         s.OneCycleScheduler,
@@ -594,7 +597,7 @@ CLOSED_FORMS = [
     Row(
         f.PiecewiseConstant,
         {"vals": [_ALPHA] * 3, "milestones": [_WITHIN, _BEYOND]},
-        lambda x, run: _between_levels(*x.vals, end=x.vals[-1], until=run.locate(f.as_time(x.milestones[-1]))),
+        lambda x, run: _between_levels(*x.vals, end=x.vals[-1], until=run.place(f.as_time(x.milestones[-1]))),
     ),
     Row(
         f.MultiStep,

@@ -71,7 +71,7 @@ def computes_tensors_in_float32(schedule, frame):
 
 
 def guesses_the_rate(schedule, frame):
-    count, _ = frame.horizon.locate(schedule.t_max)
+    count, _ = frame.horizon.place(schedule.t_max)
     return lambda counts: 1.0 - min(1.0, float(counts[0]) / float(count or 1))
 
 
@@ -168,7 +168,7 @@ LINE = Promise(start=1.0, low=0.0, high=1.0, continuous=True, falls=True)
         (ignores_the_ratio, None, "ratio", None),
         (truncates, None, "ratio", None),
         (takes_samples_for_batches, "12ba", "unit", None),
-        (ends_one_count_late, "12ba", "ends", lambda s, run: Promise(end=0.0, until=run.locate(s.t_max))),
+        (ends_one_count_late, "12ba", "ends", lambda s, run: Promise(end=0.0, until=run.place(s.t_max))),
         (overshoots, "1dur", "ends", LINE),
         (jumps_after_the_warmup, "0.25dur", "ends", Promise(continuous=True)),
         (lambda state: 1.0 + state.timestamp.batch.value % 2, None, "ends", Promise(falls=True)),

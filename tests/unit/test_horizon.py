@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from timesched import Horizon, LinearScheduler, StepScheduler, Time, Timestamp, TimeUnit
 from timesched.testing.runs import COUNTED, RATIOS, runs
+from timesched.time.units import EpochCounter
 
 
 @given(runs(), st.integers(0, 10**9), st.data())
@@ -78,8 +79,8 @@ def test_the_missing_conversion_factor_is_named():
 
 
 def test_an_epoch_is_counted_in_batches_only_if_its_length_is_known():
-    assert Horizon("2ep").locate(Time(0.5, "ep")) == (Fraction(1, 2), TimeUnit.EPOCH)
-    assert Horizon("2ep", batches_per_epoch=10).locate(Time(0.5, "dur")) == (10, TimeUnit.BATCH)
+    assert Horizon("2ep").place(Time(0.5, "ep")) == (Fraction(1, 2), TimeUnit.EPOCH)
+    assert Horizon("2ep", batches_per_epoch=10).place(Time(0.5, "dur")) == (10, EpochCounter(10))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_bad_horizons(argument, bad):
 
 
 def test_a_horizon_without_a_length_and_one_that_is_made():
-    for call in (lambda: Horizon(None).locate(Time(0.5, "dur")), lambda: Horizon(None).convert("1ba", "dur")):
+    for call in (lambda: Horizon(None).place(Time(0.5, "dur")), lambda: Horizon(None).convert("1ba", "dur")):
         with pytest.raises(ValueError, match="max_duration"):
             call()
     with pytest.raises(AttributeError):

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
-from timesched.time.units import FRACTIONAL_UNITS, Exact, TimeUnit, exact_number
+from timesched.time.units import FRACTIONAL_UNITS, Exact, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
 UNIT_NAMES = {
@@ -68,16 +68,16 @@ def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
     """
     if horizon.max_duration is None:
         raise ValueError("max_duration=None: a picture needs the length of the run. Pass max_duration.")
-    count, unit = horizon.locate("1dur")
+    count, counter = horizon.place("1dur")
     try:
-        return TimeUnit.BATCH, math.ceil(horizon.change(count, unit, TimeUnit.BATCH))
+        return TimeUnit.BATCH, math.ceil(horizon.change(count, counter, TimeUnit.BATCH))
     except ValueError:
-        return unit, count
+        return unit_of(counter), count
 
 
 def run_end(horizon: Horizon) -> Exact:
     """The exact end of a run in the unit of `run_length`. It may be within a batch."""
-    return horizon.change(*horizon.locate("1dur"), run_length(horizon)[0])
+    return horizon.change(*horizon.place("1dur"), run_length(horizon)[0])
 
 
 def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
@@ -86,8 +86,8 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
     assert horizon.max_duration is not None  # else `run_length` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
-        end, last = horizon.locate("1dur")
-        return wanted, lambda count: float(Fraction(horizon.change(count, own, last)) / end)
+        end, counter = horizon.place("1dur")
+        return wanted, lambda count: float(Fraction(horizon.change(count, own, counter)) / end)
     horizon.change(length, own, wanted)  # raises where a conversion factor is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 

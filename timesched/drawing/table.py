@@ -80,18 +80,18 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time, Exact]]:
 
     Raises `ValueError` if the time is not above 0, or has more than 100,000 multiples.
     """
-    own, (length, last) = run_length(horizon)[0], horizon.locate("1dur")
+    own, (length, end_counter) = run_length(horizon)[0], horizon.place("1dur")
     time = Time.from_input(every)
-    step, unit = horizon.locate(time, scale=False)
-    end = horizon.change(length, last, unit)
+    step, counter = horizon.place(time, scale=False)
+    end = horizon.change(length, end_counter, counter)
     if step <= 0:
         raise ValueError(f"every={str(time)!r}: the time is not above 0. Pass a time above 0.")
     if end / Fraction(step) > _MAX_ROWS:
         raise ValueError(f"every={str(time)!r}: the run has more than {_MAX_ROWS} of these times. Pass a longer time.")
     counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
-        share = Fraction(horizon.change(count, unit, last)) / length
-        yield Time._make(share, TimeUnit.DURATION), exact_number(horizon.change(count, unit, own))
+        share = Fraction(horizon.change(count, counter, end_counter)) / length
+        yield Time._make(share, TimeUnit.DURATION), exact_number(horizon.change(count, counter, own))
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:

@@ -21,11 +21,11 @@ import torch
 from hypothesis import assume, reject
 from hypothesis import strategies as st
 
-from timesched.horizon import Horizon
+from timesched.horizon import Horizon, Position
 from timesched.positions import UnsuitableRun
 from timesched.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
-from timesched.time.units import EpochCounter, Exact, TimeUnit
+from timesched.time.units import EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 
 
@@ -42,14 +42,14 @@ class Promise:
 
     start: float | None = None
     end: float | None = None
-    until: tuple[Exact, TimeUnit] | None = None
+    until: Position | None = None
     low: float = -math.inf
     high: float = math.inf
     finite: bool = True
     continuous: bool = False
     falls: bool = False
     rises: bool = False
-    since: tuple[Exact, TimeUnit] | None = None
+    since: Position | None = None
     condition: float = 1.0
 
 
@@ -147,8 +147,8 @@ _OVERLAP = (
 
 def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
     """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
-    count, unit = run.horizon().locate(schedule.t_warmup)
-    if run.horizon().change(count, unit, TimeUnit.BATCH) > batch:
+    end_of_warmup = run.horizon().place(schedule.t_warmup)
+    if run.horizon().change(*end_of_warmup, TimeUnit.BATCH) > batch:
         plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
         if plain != stretched:
             ends = [dict(schedule.marks(run.horizon(ratio))).get("warmup") for ratio in (1, sigma)]
@@ -236,7 +236,7 @@ def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt 
     if not promised.low <= late <= promised.high:
         raise LawBroken(f"law 'ends': {where} is {late!r} at batch {batch}, not in [{promised.low}, {promised.high}].")
     if promised.end is not None:
-        end = math.ceil(horizon.change(*(promised.until or horizon.locate("1dur")), TimeUnit.BATCH))
+        end = math.ceil(horizon.change(*(promised.until or horizon.place("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
             if at >= end and (here := evaluate(schedule, run.state(at, sigma))) != promised.end:
                 raise LawBroken(f"law 'ends': {where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
@@ -267,9 +267,9 @@ def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
     points = [Fraction(0)]
     for time in _used_times(schedule):
         for scale in (False, True):
-            count, unit = horizon.locate(time, scale)
+            position = horizon.place(time, scale)
             with contextlib.suppress(ValueError):  # a time in iterations or seconds is no number of batches
-                points.append(Fraction(horizon.change(count, unit, TimeUnit.BATCH)))
+                points.append(Fraction(horizon.change(*position, TimeUnit.BATCH)))
     return points
 
 
@@ -377,7 +377,7 @@ def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
     if not isinstance(schedule, Schedule):
         return
     bare = run.bare_horizon()
-    used = {bare.locate(time)[1] for time in _used_times(schedule) if time.exact != 0}
+    used = {unit_of(bare.place(time)[1]) for time in _used_times(schedule) if time.exact != 0}
     curve_unit = draw(st.sampled_from(COUNTED))
     try:
         curve = schedule.curve(bare, curve_unit)
