@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-deep test-trainers test-xla test-cuda docs lint bench clean
+.PHONY: help demo quick test test-deep test-trainers test-xla test-cuda docs dist lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -60,6 +60,9 @@ test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is 
 docs: ## build the documentation site in build/docs
 	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
 	echo "The site is in build/docs/index.html"
+
+dist: ## build the sdist and the wheel in dist/, and check what they contain
+	@$(call use,newest); rm -rf dist && "$$python" -m hatchling build -d dist && "$$python" -m pytest tests/packaging $(ARGS)
 
 lint: ## ruff, mypy, and no import that goes up or in a circle
 	@$(call use,newest); \

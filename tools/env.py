@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ COST = {  # the cost of the first call, printed before it starts
     "trainers": "transformers, lightning, torchtitan: 2 GB and two to four minutes (with a CUDA torch 6 GB and longer)",
     "xla": "torch_xla and its torch: about 6 GB and two to five minutes",
 }
+ALL_DOWNLOADED = "Installing collected packages: "  # how pip begins its line with all packages, after the downloads
 MARKER = ".complete"  # written last: an environment without it was interrupted
 KEEP_DAYS = 14
 OTHER_PYTHON = "With make, another Python is chosen like this: make test PYTHON=/usr/bin/python3.12"
@@ -42,12 +44,19 @@ def cache_directory() -> Path:
     return Path(os.environ.get("TIMESCHED_CACHE") or shared + "/timesched").expanduser().absolute()
 
 
-def fingerprint(requirements: Path) -> str:
-    """A short hash of everything that the installed files depend on, which leaves comments out."""
+def requirement_lines(requirements: Path) -> "list[str]":
+    """The requirements without comments; without pins, if the variable UNPINNED is set."""
     lines = [line.partition("#")[0].strip() for line in requirements.read_text(encoding="utf-8").splitlines()]
+    if os.environ.get("UNPINNED"):
+        lines = [re.sub(r"==[^;\s]+", "", line) for line in lines]
+    return [line for line in lines if line]
+
+
+def fingerprint(requirements: Path) -> str:
+    """A short hash of everything that the installed files depend on."""
     host = platform.uname()
     facts = [platform.python_implementation(), platform.python_version(), host.system, host.machine]
-    return hashlib.sha256("\0".join(facts + [line for line in lines if line]).encode()).hexdigest()[:12]
+    return hashlib.sha256("\0".join(facts + requirement_lines(requirements)).encode()).hexdigest()[:12]
 
 
 def take_lock(path: Path) -> IO[str]:
@@ -61,14 +70,25 @@ def take_lock(path: Path) -> IO[str]:
     return lock
 
 
-def last_lines(output: IO[bytes], count: int) -> "list[str]":
-    size = os.fstat(output.fileno()).st_size
-    text = os.pread(output.fileno(), 20_000, max(0, size - 20_000))  # a child that writes there shares the position
-    return [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()][-count:]
+def read_lines(output: IO[bytes]) -> "list[str]":
+    text = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)  # the child shares the position of the file
+    return [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
 
 
-def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
-    """Run a command, and print how long it has run and its last line of output. If it fails, print more of it."""
+def describe_progress(lines: "list[str]", env: Path) -> str:
+    """How far pip is, by its lines so far: the package that it downloads, then how many it has installed."""
+    for line in lines:
+        if line.startswith(ALL_DOWNLOADED):
+            packages = line.removeprefix(ALL_DOWNLOADED).split(", ")
+            installed = len(list(env.glob("lib/python*/site-packages/*.dist-info")))
+            return f"all is downloaded, {min(installed, len(packages))} of {len(packages)} packages are installed"
+    count = sum(line.startswith(("Collecting ", "Processing ")) for line in lines)
+    files = [line for line in lines if line.startswith("Downloading ")]
+    return f"package {count}: {files[-1]}" if files else "starting"
+
+
+def run(step: str, command: "list[str]", env: Path, lock: IO[str], advice: str) -> None:
+    """Run a command, and print how long it has run and how far it is. If it fails, print its output."""
     start, on_terminal = time.monotonic(), sys.stderr.isatty()
     pause = next_line = 0.2 if on_terminal else 10.0  # seconds; on a terminal, one line is overwritten
     width = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1 if on_terminal else 100
@@ -82,7 +102,7 @@ def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
                     seconds = time.monotonic() - start
                     if seconds >= next_line:
                         next_line = seconds + pause
-                        text = " ".join([f"tools/env.py: {step}, {seconds:.0f} s", *last_lines(output, 1)])
+                        text = f"tools/env.py: {step}, {seconds:.0f} s: {describe_progress(read_lines(output), env)}"
                         line = f"\r\033[K{text[:width]}" if on_terminal else f"{text[:width]}\n"
                         print(line, end="", file=sys.stderr, flush=True)
                     time.sleep(0.1)
@@ -91,13 +111,26 @@ def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
                 if on_terminal:
                     print("\r\033[K", end="", file=sys.stderr, flush=True)
         if child.returncode:
-            print(*last_lines(output, 30), sep="\n", file=sys.stderr)
+            print(*read_lines(output)[-30:], sep="\n", file=sys.stderr)
             sys.exit(f"tools/env.py: this command failed ({child.returncode}): {shlex.join(command)}\n{advice}")
 
 
 def delete(env: Path) -> None:
     (env / MARKER).unlink(missing_ok=True)  # first, so that half a deletion never looks complete
     shutil.rmtree(env, ignore_errors=True)
+
+
+def installer(python: str) -> "list[str]":
+    """The command that installs packages: uv if it is there and finds the files that pip finds, else pip.
+
+    uv reads neither pip's configuration nor its variables, such as PIP_EXTRA_INDEX_URL. `pip config list` shows both.
+    """
+    # -I: packages on the caller's PYTHONPATH must not count as installed.
+    pip = [python, "-I", "-m", "pip"]
+    configuration = subprocess.run([*pip, "config", "list"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    if shutil.which("uv") and not configuration.strip():
+        return ["uv", "pip", "install", "--python", python]
+    return [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off"]
 
 
 def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
@@ -109,12 +142,12 @@ def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
     say(f"once, into {env}")
     start = time.monotonic()
     delete(env)  # the files that an interrupted call left
-    run("step 1 of 2, venv", [sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")
-    # -I: packages on the caller's PYTHONPATH must not count as installed.
-    pip = [str(env / "bin" / "python"), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
-    pip += ["--progress-bar", "off"]
+    run("step 1 of 2, venv", [sys.executable, "-m", "venv", str(env)], env, lock, f"Check disk space. {OTHER_PYTHON}")
     advice = f"Check network and disk space, and whether these pins suit your Python. {OTHER_PYTHON}"
-    run("step 2 of 2, pip", [*pip, "-r", str(requirements)], lock, advice)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(requirement_lines(requirements)))
+        file.flush()
+        run("step 2 of 2", [*installer(str(env / "bin" / "python")), "-r", file.name], env, lock, advice)
     (env / MARKER).touch()
     say(f"installed in {time.monotonic() - start:.0f} s")
 

@@ -1,5 +1,6 @@
 """tools/env.py as the Makefile calls it: it prints the path of a Python, or what pip said where that failed."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -52,3 +54,36 @@ def test_a_failure_shows_what_pip_said(tmp_path: Path) -> None:
     assert "No matching distribution found for nothing-much==2.0" in done.stderr
     assert re.search(r"^tools/env.py: this command failed \(1\): .* -m pip install ", done.stderr, re.MULTILINE)
     assert "Check network and disk space" in done.stderr
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("env", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_progress_says_what_is_downloaded_and_how_much_is_left(tmp_path: Path) -> None:
+    env = load_script()
+    lines = ["Collecting torch==2.15.0", "Downloading torch-2.15.0-cp311-cp311-linux.whl (899.1 MB)"]
+    assert env.describe_progress([], tmp_path) == "starting"
+    assert (
+        env.describe_progress(lines, tmp_path) == "package 1: Downloading torch-2.15.0-cp311-cp311-linux.whl (899.1 MB)"
+    )
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "numpy-2.4.6.dist-info").mkdir(parents=True)
+    end = "Installing collected packages: numpy, sympy, torch"
+    expected = "all is downloaded, 1 of 3 packages are installed"
+    assert env.describe_progress([*lines, end], tmp_path) == expected
+
+
+def test_unpinned_requirements_keep_names_extras_and_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, file = load_script(), tmp_path / "trainers.txt"
+    file.write_text(
+        "# trainers\njsonargparse[signatures]==4.53.0  # for configs\ntrl==1.16.0; python_version >= '3.11'\n"
+    )
+    pinned = env.fingerprint(file)
+    assert env.requirement_lines(file)[0] == "jsonargparse[signatures]==4.53.0"
+    monkeypatch.setenv("UNPINNED", "1")
+    assert env.requirement_lines(file) == ["jsonargparse[signatures]", "trl; python_version >= '3.11'"]
+    assert env.fingerprint(file) != pinned
