@@ -136,3 +136,24 @@ def test_training_continues_after_a_failed_evaluation() -> None:
     assert len(watch.after) == 20
     assert all(torch.equal(x, y) for x, y in zip(watch.after, expected.after, strict=True))
     assert torch.equal(watch.evaluated[-1], expected.evaluated[-1])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_before_the_turn_of_the_callback(first: bool) -> None:
+    """The average has the weights of the batch in which another callback failed."""
+    expected = Schedules(DECAY, average=AVERAGE)
+    fitted(expected)
+    errors = [KeyError("boom")]
+
+    def fail_once(state: Any) -> None:
+        if errors:
+            raise errors.pop()
+
+    ours = Schedules(DECAY, average=AVERAGE)
+    callbacks = [training.At(5, fail_once), ours] if first else [ours, training.At(5, fail_once)]
+    trainer, record = training.make_trainer(callbacks, max_duration=LENGTH)
+    with pytest.raises(KeyError, match="boom"):
+        trainer.fit()
+    training.finish(trainer, record)
+    averages = [[state["average"] for state in schedules.average.state.values()] for schedules in (ours, expected)]
+    assert torch.equal(flat(averages[0]), flat(averages[1]))

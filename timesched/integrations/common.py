@@ -131,20 +131,27 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
+    advice = 'pass on_change="new"'  # where a state does not fit
+    clock: Any  # a `Clock`, or Composer's own State
+
     def __init__(
         self,
         optimizer: Optimizer,
-        clock: Clock,
-        entries: Sequence[Entry],
+        clock: State,
+        entries: Sequence[Any],
         on_change: OnChange = "same",
         average: Average | None = None,
     ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
-        self.bound: list[Bound] = [entry.bind(optimizer, clock, on_change) for entry in make_bindings(entries)]
+        self.average = average
+        self.bound = self.bind_entries(entries)
         for bound in self.bound:
             bound.catch_up()  # which refuses two entries of one key
-        self.average = average
+
+    def bind_entries(self, entries: Sequence[Any]) -> list[Bound]:
+        """Bind the entries to the optimizer, in their order."""
+        return [entry.bind(self.optimizer, self.clock, self.on_change) for entry in make_bindings(entries)]
 
     @cached_property
     def units(self) -> set[TimeUnit]:
@@ -185,8 +192,11 @@ class Schedulers(LRScheduler):
 
     def state_dict(self) -> StateDict:
         """The states of all schedulers, in plain values. The state of an average holds its own tensors, not copies."""
-        state: dict[str, Any] = {"schedulers": [bound.state_dict() for bound in self.bound]}
-        return state if self.average is None else state | {"average": self.average.state_dict()}
+        return {"schedulers": [bound.state_dict() for bound in self.bound], **self.average_state()}
+
+    def average_state(self) -> StateDict:
+        """The entry of the average in the saved state: empty if there is no average."""
+        return {} if self.average is None else {"average": self.average.state_dict()}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, clock included. For the state of other schedules, raise `ValueError` and change nothing.
@@ -195,20 +205,26 @@ class Schedulers(LRScheduler):
         A saved object without such states is ignored: the trainer, or its user, sets the position of the run.
         """
         states, average_state = state_dict.get("schedulers", []), state_dict.get("average")
-        if self.on_change == "same" and len(states) != len(self.bound):
-            raise ValueError(
-                f"on_change={self.on_change!r}: the state is of {len(states)} schedules, and here are "
-                f'{len(self.bound)}. Make the schedules that were saved, or pass on_change="new" to continue with the '
-                f"present ones."
-            )
-        if self.on_change == "same" and self.average is not None and average_state is None:
-            raise ValueError(
-                "average: the state has no average of the weights. Leave average= out, or pass "
-                'on_change="new" to begin one with the present weights.'
-            )
-        pairs = list(zip(self.bound, states)) if self.on_change == "same" else pair_states(self.bound, states)
+        if self.on_change == "same":
+            self.check_state(len(states), len(self.bound), average_state)
+            pairs = list(zip(self.bound, states))
+        else:
+            pairs = pair_states(self.bound, states)
         load_states(pairs, states, self.clock, self.average, average_state)
         self.loaded = bool(states)
+
+    def check_state(self, saved: int, present: int, average_state: StateDict | None) -> None:
+        """Raise `ValueError` if a state has a different number of schedules, or lacks the average."""
+        if saved != present:
+            raise ValueError(
+                f"entries: the state has {saved} schedules, and here are {present}. Make the schedules that were "
+                f"saved, or {self.advice} to continue with the present ones."
+            )
+        if self.average is not None and average_state is None:
+            raise ValueError(
+                f"average: the state has no average of the weights. Leave average= out, or {self.advice} to begin one "
+                f"with the present weights."
+            )
 
     def begin_at(self, batches: int, **counts: Any) -> None:
         """Set the clock to the position after `batches`, if no state has set it.
@@ -287,6 +303,7 @@ def make_average(optimizer: Optimizer, clock: Clock, average: MakeAverage | None
 class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
+    clock: Clock
     fix = "Give the clock conversion factors, or count the {}."  # the advice if a count is missing
     counts: Counts | None = None  # of the microbatches since the last step of the optimizer
     has_counted = False  # whether a batch of this run was counted

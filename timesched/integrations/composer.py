@@ -7,9 +7,9 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from composer import Callback, Logger, State
@@ -24,11 +24,12 @@ from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_ratio
 from timesched.schedule import Schedule
 from timesched.types import StateDict
 
-from .common import Average, Binding, MakeAverage, check_average, make_average
+from .common import Average, Binding, MakeAverage, Schedulers, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
 _SCHEDULER_METHODS = ("step", "state_dict", "load_state_dict")  # of a scheduler
+_NO_STATE: StateDict = {"schedules": None}
 
 
 class Schedules(Callback):
@@ -118,12 +119,19 @@ class Schedules(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self.schedulers: list[Any] = []
-        self._clock: _RunClock | None = None  # until the schedulers are made
-        self.average: Average | None = None
-        self._saved: StateDict | None = None  # the state of a checkpoint, until the optimizer and the time are loaded
+        self._run: _RunSchedulers | None = None  # until the Trainer knows the length of the run
+        self._saved = _NO_STATE  # the state of a checkpoint, until the optimizer and the time are loaded
         self._average_in_use = ExitStack()  # during an evaluation of the average: its end puts the weights back
-        self._stepped_batches = 0  # the batches done when the schedulers were stepped last
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """The schedulers in use, in the order of the entries; empty before the Trainer is built."""
+        return [] if self._run is None else self._run.schedulers
+
+    @property
+    def average(self) -> Average | None:
+        """The average of the weights, if there is one; None before the Trainer is built."""
+        return None if self._run is None else self._run.average
 
     @property
     def clock(self) -> _RunClock:
@@ -131,12 +139,12 @@ class Schedules(Callback):
 
         Raises `ValueError` before the Trainer knows the length of the run.
         """
-        if self._clock is None:
+        if self._run is None:
             raise ValueError(
                 "Schedules.clock: there is no run yet. Pass a function that reads it later: "
                 "clock=lambda: callback.clock."
             )
-        return self._clock
+        return self._run.clock
 
     def init(self, state: State, logger: Logger) -> None:
         """Start with a new Trainer."""
@@ -150,90 +158,56 @@ class Schedules(Callback):
     def before_load(self, state: State, logger: Logger) -> None:
         """Make the schedulers on the initial values, unless only `fit` will know the length of the run."""
         if state.max_duration is not None:
-            self._make_schedulers(state)
-
-    def _make_schedulers(self, state: State) -> None:
-        (optimizer,) = state.optimizers  # a Trainer has one optimizer
-        clock = _RunClock(state, self.ssr, self._conversion_factors)
-        schedulers: list[Any] = []
-        for entry in self.entries:
-            schedulers += _schedulers_of_entry(entry, optimizer, clock)
-        self._check_shared_keys(schedulers, state)
-        self.schedulers, self._clock, self._stepped_batches = schedulers, clock, int(state.timestamp.batch)
-        if self._make_average is not None:
-            self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
+            self._run = _RunSchedulers(self, state)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Keep a state until the optimizer and the time are loaded. Composer loads the callbacks first."""
-        self._saved = state if state["schedules"] is not None else None
+        self._saved = state
 
     def after_load(self, state: State, logger: Logger) -> None:
         """Load the state that was kept until the optimizer and the time were loaded."""
-        if self._clock is None:
+        if self._run is None:
             return
-        if self._saved is None:
-            self._start_without_state(state)
+        if self._saved["schedules"] is None:
+            self._run.begin_at_loaded_time()
         else:
-            self._load_average(self._saved.get("average"))
-            self._load_schedulers(self._saved["schedules"])
-            self._saved = None
-        self._refresh_values(state)
+            self._run.load_state_dict(self._saved)
+        self._saved = _NO_STATE
+        self._run.refresh()
 
-    def _start_without_state(self, state: State) -> None:
-        """Start at the loaded time, from a checkpoint without a state of this callback."""
-        self._stepped_batches = int(state.timestamp.batch)
-        for scheduler in self.schedulers:
-            if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
-                # torch's schedulers multiply the present learning rates, which must not come from the checkpoint
-                for group, learning_rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
-                    Key("lr").write(group, learning_rate)
-        if self.average is not None:
-            self._move_average_clock(self.average)
-            self.average.reset_state()
-
-    def _load_schedulers(self, saved_schedules: Sequence[StateDict]) -> None:
-        restart = self._advice_to_restart()
-        if len(saved_schedules) != len(self.schedulers):
-            raise ValueError(
-                f"Schedules.entries: the checkpoint has {len(saved_schedules)} schedules, and here are "
-                f"{len(self.schedulers)}. Make the schedules that were saved, or {restart}."
-            )
-        for i, (scheduler, saved) in enumerate(zip(self.schedulers, saved_schedules)):
-            present = {"name": qualified_name(scheduler), "ssr": self.ssr}
-            saved_fields = {key: saved[key] for key in present}
-            try:
-                if saved_fields != present:
-                    raise ValueError(f"it was saved with {saved_fields}, and here it is {present}.")
-                scheduler.load_state_dict(saved["state"])
-            except ValueError as error:
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Prepare for a run, which may be longer or shorter than the previous run."""
+        self._average_in_use.close()
+        if self._run is None:
+            if self._saved["schedules"] is not None or state.timestamp.batch > 0:
                 raise ValueError(
-                    f"Schedule {i} of the checkpoint: {error} Make the schedules that were saved, or {restart}."
-                ) from None
-            self._stepped_batches = saved["batch"]
+                    "Trainer.max_duration=None: the checkpoint was loaded before the length of the run was known. Pass "
+                    "Trainer(max_duration=...), also where fit(duration=...) has a different length."
+                )
+            self._run = _RunSchedulers(self, state)
+        self._run.check_shared_keys(state.schedulers)  # fit() also takes schedulers
+        self._run.clock.max_duration = state.max_duration
+        self._run.refresh()
 
-    def _load_average(self, saved_average: StateDict | None) -> None:
-        if self.average is None:
-            return
-        if saved_average is None:
-            raise ValueError(
-                f"Schedules.average: the checkpoint has no average. Leave average= out, or {self._advice_to_restart()}."
-            )
-        self._move_average_clock(self.average)
-        self.average.load_state_dict(saved_average)
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Write the values of the next batch."""
+        assert self._run is not None  # `fit_start` made it
+        self._run.step()
+        if self.log and logger.destinations:
+            logger.log_metrics(self._run.named_values())
 
-    def _advice_to_restart(self) -> str:
-        return f"start again with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Follow the counts of epochs and iterations, which move after the end of the batch."""
+        assert self._run is not None  # `fit_start` made it
+        self._run.refresh()
 
-    def _move_average_clock(self, average: Average) -> None:
-        """Set the clock of the average to the position of the Trainer."""
-        assert self._clock is not None  # it is made before the average
-        average.clock = _make_average_clock(self._clock)
+    iteration_end = epoch_end
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Replace the weights by the average, if the average is evaluated."""
         self._average_in_use.close()
-        if self.evaluate_averaged and self.average is not None:
-            self._average_in_use.enter_context(self.average.swapped(state.model))
+        if self.evaluate_averaged and self._run is not None:
+            self._average_in_use.enter_context(self._run.averaged(state.model))
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Put the weights back, also where an evaluation ended with an error."""
@@ -241,80 +215,10 @@ class Schedules(Callback):
 
     batch_start = predict_start = close = eval_end
 
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Prepare for a run, which may be longer or shorter than the previous run."""
-        self._average_in_use.close()
-        if self._clock is None:
-            if self._saved is not None or state.timestamp.batch > 0:
-                raise ValueError(
-                    "Trainer.max_duration=None: the checkpoint was loaded before the length of the run was known. Pass "
-                    "Trainer(max_duration=...), also where fit(duration=...) has a different length."
-                )
-            self._make_schedulers(state)
-        else:
-            self._check_shared_keys(self.schedulers, state)  # fit() also takes schedulers
-            self._clock.max_duration = state.max_duration
-        self._refresh_values(state)
-
-    def _refresh_values(self, state: State) -> None:
-        """Write the present values, after the one step that an earlier callback may have prevented."""
-        # any other difference comes from a time that the user set
-        missed_one_step = int(state.timestamp.batch) - self._stepped_batches == 1
-        self._stepped_batches = int(state.timestamp.batch)
-        for scheduler in self.schedulers:
-            if missed_one_step:
-                scheduler.step()
-            if isinstance(scheduler, Bound):
-                scheduler.refresh()
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Write the values of the next batch."""
-        for scheduler in self.schedulers:
-            scheduler.step()
-        self._stepped_batches = int(state.timestamp.batch)
-        if self.average is not None:
-            self._move_average_clock(self.average)
-            self.average.step()
-        if self.log and logger.destinations:
-            (optimizer,) = state.optimizers
-            keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
-            logger.log_metrics(named_values(optimizer.param_groups, keys))
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Follow the counts of epochs and iterations, which move after the end of the batch."""
-        self._refresh_values(state)
-
-    iteration_end = epoch_end
-
     def state_dict(self) -> StateDict:
-        """The name, the ratio, the state and the number of batches of each scheduler, in plain values.
-
-        The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and
-        torch.distributed.checkpoint does not look into a tuple.
-        """
+        """The state of the schedulers, and before they are made the state that was loaded."""
         self._average_in_use.close()  # the checkpoint has the model's tensors, which hold the weights afterwards
-        if self._clock is None:
-            return {"schedules": None} if self._saved is None else dict(self._saved)
-        batch = self._stepped_batches
-        states = (
-            {"name": qualified_name(scheduler), "ssr": self.ssr, "state": scheduler.state_dict(), "batch": batch}
-            for scheduler in self.schedulers
-        )
-        average_state = {} if self.average is None else {"average": self.average.state_dict()}
-        return {"schedules": tuple(states), **average_state}
-
-    def _check_shared_keys(self, schedulers: Sequence[object], state: State) -> None:
-        """Raise `ValueError` if two schedulers set one key of a group, the Trainer's own schedulers included."""
-        for scheduler in schedulers:
-            if isinstance(scheduler, Bound):
-                scheduler.catch_up()
-            for other in state.schedulers:
-                for key, i in sorted(_scheduled_keys(scheduler) & _scheduled_keys(other)):
-                    raise ValueError(
-                        f"{key!r} of parameter group {i}: two schedulers set it, {qualified_name(scheduler)} and "
-                        f"{qualified_name(other)} of schedulers=. Use one of them, or give each a tag of its own. The "
-                        f"Trainer keeps the schedulers of fit(): trainer.state.schedulers = [] drops them."
-                    )
+        return dict(self._saved) if self._run is None else self._run.state_dict()
 
 
 class _RunClock:
@@ -326,16 +230,122 @@ class _RunClock:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
 
+    def copy_as_clock(self) -> Clock:
+        """A clock at the position of the Trainer, for an average."""
+        clock = Clock("1ba", process_group=False)  # Composer's counts and seconds are the same on all ranks
+        clock.horizon = Horizon.of(self)
+        clock.timestamp.load_state_dict(self.timestamp.state_dict())
+        return clock
 
-def _make_average_clock(run: _RunClock) -> Clock:
-    """Make a clock at the position of the Trainer, for an average."""
-    clock = Clock("1ba", process_group=False)  # Composer's counts and seconds are the same on all ranks
-    clock.horizon = Horizon.of(run)
-    clock.timestamp.load_state_dict(run.timestamp.state_dict())
-    return clock
+
+class _RunSchedulers(Schedulers):
+    """The schedulers of the entries in a run of the Trainer. Not all of them are bound schedules."""
+
+    clock: _RunClock
+
+    def __init__(self, callback: Schedules, state: State) -> None:
+        (optimizer,) = state.optimizers  # a Trainer has one optimizer
+        clock = _RunClock(state, callback.ssr, callback._conversion_factors)
+        average = make_average(optimizer, clock.copy_as_clock(), callback._make_average)
+        super().__init__(optimizer, clock, callback.entries, average=average)
+        self.advice = f"pass load_ignore_keys=['state/callbacks/{type(callback).__qualname__}']"
+        self.stepped_batches = self.batches  # the batches done when the schedulers were stepped last
+        self.check_shared_keys(state.schedulers)
+
+    def bind_entries(self, entries: Sequence[Any]) -> list[Bound]:
+        """Make the schedulers of the entries, in their order, and return the bound schedules among them."""
+        self.schedulers: list[Any] = []
+        for entry in entries:
+            self.schedulers += _make_schedulers(entry, self.optimizer, self.clock)
+        return [scheduler for scheduler in self.schedulers if isinstance(scheduler, Bound)]
+
+    @property
+    def batches(self) -> int:
+        """The batches that the Trainer has done."""
+        return int(self.clock.timestamp.batch)
+
+    def check_shared_keys(self, others: Iterable[object]) -> None:
+        """Raise `ValueError` if one of the Trainer's own schedulers sets a key that these schedulers set."""
+        for scheduler, other in product(self.schedulers, others):
+            for key, i in sorted(_scheduled_keys(scheduler) & _scheduled_keys(other)):
+                raise ValueError(
+                    f"{key!r} of parameter group {i}: two schedulers set it, {qualified_name(scheduler)} and "
+                    f"{qualified_name(other)} of schedulers=. Use one of them, or give each a tag of its own. The "
+                    f"Trainer keeps the schedulers of fit(): trainer.state.schedulers = [] drops them."
+                )
+
+    def step(self, epoch: int | None = None) -> None:
+        """Write the values of the next batch."""
+        for scheduler in self.schedulers:
+            scheduler.step()
+        self.stepped_batches = self.batches
+        if self.average is not None:
+            self.average.clock = self.clock.copy_as_clock()
+            self.average.step()
+
+    def refresh(self) -> None:
+        """Write the present values, after the one step that an earlier callback may have prevented."""
+        if self.batches - self.stepped_batches == 1:
+            self.step()
+        self.stepped_batches = self.batches  # another difference comes from a time that the user set
+        super().refresh()
+
+    def named_values(self) -> dict[str, float]:
+        """The value of each key that a scheduler sets, by the names that logs show."""
+        keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
+        return named_values(self.optimizer.param_groups, keys)
+
+    def begin_at_loaded_time(self) -> None:
+        """Start at the time of a checkpoint that has no state of these schedulers."""
+        self.stepped_batches = self.batches
+        for scheduler in self.schedulers:
+            if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
+                # torch's schedulers multiply the present learning rates, which must not come from the checkpoint
+                for group, learning_rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                    Key("lr").write(group, learning_rate)
+        if self.average is not None:
+            self.average.clock = self.clock.copy_as_clock()
+            self.average.reset_state()
+
+    def state_dict(self) -> StateDict:
+        """The name, the ratio, the state and the number of batches of each scheduler, in plain values.
+
+        The state is always one tuple under one key: a sharded checkpoint is read into the existing state, and
+        torch.distributed.checkpoint does not look into a tuple.
+        """
+        states = [
+            {**self._identity(scheduler), "state": scheduler.state_dict(), "batch": self.stepped_batches}
+            for scheduler in self.schedulers
+        ]
+        return {"schedules": tuple(states), **self.average_state()}
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Resume from a state, after the time is loaded. Raises `ValueError` for the state of other schedules."""
+        states = state_dict["schedules"]
+        self.check_state(len(states), len(self.schedulers), state_dict.get("average"))
+        if self.average is not None:
+            self.average.clock = self.clock.copy_as_clock()
+            self.average.load_state_dict(state_dict["average"])
+        for i, (scheduler, state) in enumerate(zip(self.schedulers, states)):
+            present = self._identity(scheduler)
+            saved = {name: state[name] for name in present}
+            try:
+                if saved != present:
+                    raise ValueError(f"it was saved with {saved}, and here it is {present}.")
+                scheduler.load_state_dict(state["state"])
+            except ValueError as error:
+                raise ValueError(
+                    f"Schedule {i} of the checkpoint: {error} Make the schedules that were saved, or {self.advice} "
+                    f"to start again."
+                ) from None
+            self.stepped_batches = state["batch"]
+
+    def _identity(self, scheduler: object) -> StateDict:
+        """The entries of a scheduler's state that say what it is of."""
+        return {"name": qualified_name(scheduler), "ssr": self.clock.ssr}
 
 
-def _schedulers_of_entry(entry: object, optimizer: Optimizer, clock: _RunClock) -> Sequence[Any]:
+def _make_schedulers(entry: object, optimizer: Optimizer, clock: _RunClock) -> Sequence[Any]:
     """The schedulers of an entry: itself, a bound schedule, or the result of a function of (optimizer[, clock]).
 
     Raises `TypeError` for other objects, and `ValueError` for a scheduler that cannot run in this Trainer.
