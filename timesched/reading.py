@@ -146,7 +146,14 @@ def prefix_errors(path: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if str(error).startswith(path):
             raise
-        raise (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}") from error
+        raise add_path(error, path)  # noqa: B904  # which names the cause
+
+
+def add_path(error: TypeError | ValueError, path: str) -> TypeError | ValueError:
+    """The error with the path in the config before its message. The error itself is the cause."""
+    located = (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}")
+    located.__cause__ = error
+    return located
 
 
 # Texts

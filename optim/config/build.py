@@ -31,7 +31,7 @@ from ..state.optimizer import Optimizer
 from .names import optimizers, read_constructor
 from .problems import Problems
 from .read import CLOCK_KEYS, read, read_sections
-from .resolve import TAGS, OptimizerSpec, Spec, has_time, resolve_entries, resolve_learning_rate
+from .resolve import TAGS, Given, OptimizerSpec, Plan, Spec, has_time, resolve_config, resolve_learning_rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def configure_lr_scheduler(
                 f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: no parameter group has the factor "
                 f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
             )
-    scheduler = _make_from_spec(spec, optimizer, None)
+    scheduler = make_from_spec(spec, optimizer)
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
@@ -244,28 +244,27 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    sections, problems = read_sections(config, clock is not None), Problems()
+    sections = read_sections(config, clock is not None)
     entries = {f"schedulers[{i}]": entry for i, entry in enumerate(sections["schedulers"])}
-    spec, clock, specs = resolve_entries(sections, entries, clock, problems)
-    grouped: Any = None if spec is None else problems.attempt(make_optimizer, spec, model)
-    if problems:
-        check_schedules(specs, problems)
-        problems.raise_all()
-    schedulers = make_schedulers(specs, grouped, clock, problems)
-    problems.raise_all()
-    check_learning_rates(spec, grouped, schedulers, problems)
-    problems.raise_all()
-    note = _describe_weight_decay(spec, grouped, schedulers)
-    return Built(grouped.optimizer, list(schedulers.values()), clock, config, note)
+    plan = resolve_config(sections, entries, clock)
+    grouped = plan.attempt(make_optimizer, plan.optimizer, model)
+    if plan.problems:
+        check_schedules(plan)
+        plan.problems.raise_all()
+    schedulers = make_schedulers(plan, grouped)
+    if not plan.problems:
+        check_learning_rates(plan, grouped, schedulers)
+    plan.problems.raise_all()
+    note = _describe_weight_decay(grouped, schedulers)
+    return Built(grouped.optimizer, list(schedulers.values()), plan.clock, config, note)
 
 
-def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
-    """Text that says whether norms and biases have weight decay; empty if no group has any."""
+def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
+    """Text that says whether norms and biases have weight decay; empty if no group has any, or without an entry."""
     groups = grouped.optimizer.param_groups
-    decaying = decaying_groups(groups, schedulers.values()) if isinstance(spec, Spec) else set()
-    if not decaying:
+    if isinstance(grouped.spec, Given) or not (decaying := decaying_groups(groups, schedulers.values())):
         return ""
-    no_decay = spec.options["no_decay"]
+    no_decay = grouped.spec.options["no_decay"]
     key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
     norm_groups = norm_and_bias_names(grouped.parameters, groups)
     if decaying.isdisjoint(norm_groups):
@@ -286,10 +285,10 @@ class Trial:
     could not be made for the model.
     """
 
-    optimizer: Any = None
-    clock: State | None = None
-    schedulers: dict[str, Any] = field(default_factory=dict)
-    problems: Problems = field(default_factory=Problems)
+    optimizer: Any
+    clock: State | None
+    schedulers: dict[str, Any]
+    problems: Problems
 
 
 def make_trial(
@@ -313,30 +312,26 @@ def make_trial(
     entries = {place.format(i): entry for i, entry in enumerate(sections["schedulers"]) if only in (None, i)}
     if only is not None and not entries:
         raise ValueError(f"schedulers[{only}]: there is no such entry. The first entry is 0.")
-    trial = Trial()
-    spec, trial.clock, specs = resolve_entries(sections, entries, None, trial.problems)
-    grouped = None
-    if spec is not None and model is None:
-        tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(specs.values()))))]
-        groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
-        grouped = trial.problems.attempt(_make_trial_optimizer, spec, groups)
-    elif spec is not None:
-        grouped = trial.problems.attempt(make_optimizer, spec, model)
-    clock_failed = trial.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
-    if grouped is None or clock_failed:
-        check_schedules(specs, trial.problems)
-        trial.schedulers = dict.fromkeys(specs)
+    plan = resolve_config(sections, entries, None)
+    if model is None:
+        grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
     else:
-        trial.schedulers = make_schedulers(specs, grouped, trial.clock, trial.problems)
-        if only is None and not trial.problems:
-            check_learning_rates(spec, grouped, trial.schedulers, trial.problems)
-    trial.optimizer = getattr(grouped, "optimizer", None)
-    return trial
+        grouped = plan.attempt(make_optimizer, plan.optimizer, model)
+    clock_failed = plan.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
+    if grouped is None or clock_failed:
+        check_schedules(plan)
+        schedulers = dict.fromkeys(plan.schedulers)
+    else:
+        schedulers = make_schedulers(plan, grouped)
+        if only is None and not plan.problems:
+            check_learning_rates(plan, grouped, schedulers)
+    return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
 
 
-def _make_trial_optimizer(spec: Any, groups: list[dict[str, Any]]) -> GroupedOptimizer:
-    with prefix_errors(spec.path):
-        return GroupedOptimizer(spec.constructor.cls(groups, **spec.arguments))
+def _make_trial_optimizer(spec: OptimizerSpec, schedulers: Mapping[str, object]) -> GroupedOptimizer:
+    tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(schedulers.values()))))]
+    groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
+    return GroupedOptimizer(spec, spec.constructor.cls(groups, **spec.arguments))
 
 
 def _find_tags(value: object) -> set[str]:
@@ -354,65 +349,63 @@ def _find_tags(value: object) -> set[str]:
 class GroupedOptimizer:
     """An optimizer, and what its config says of its parameter groups, by their indices."""
 
+    spec: OptimizerSpec | Given
     optimizer: Any
     no_decay_groups: Set[int] = frozenset()  # the config's `no_decay` leaves them without weight decay
     unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
     parameters: Sequence[NamedParameter] = ()
 
 
-def make_optimizer(spec: object, model: Any) -> GroupedOptimizer:
-    """Make the optimizer of a specification; or return the optimizer that the config has in place of an entry."""
-    if not isinstance(spec, OptimizerSpec):
-        return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"))
+def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
+    """Make the optimizer of a specification, for a model."""
+    if isinstance(spec, Given):
+        return GroupedOptimizer(spec, _make_given(spec, model, "optimizer"))
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
-    with prefix_errors(spec.path):
-        parameters, options = find_parameters(model), dict(spec.options)
-        rules = [*options.pop("rules"), *read_factor_claims(model, parameters, options.pop(FACTOR, None))]
-        groups = configure_param_groups(model, rules, **options)
-        settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
-        optimizer = spec.constructor.cls(groups, **spec.arguments)
+    parameters, options = find_parameters(model), dict(spec.options)
+    rules = [*options.pop("rules"), *read_factor_claims(model, parameters, options.pop(FACTOR, None))]
+    groups = configure_param_groups(model, rules, **options)
+    settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
+    optimizer = spec.constructor.cls(groups, **spec.arguments)
     no_decay_groups, unset_lr_groups = set[int](), set[int]()
     for i, values in enumerate(settings):
         if spec.has_no_decay and options["no_decay"] is not False and comparable_value(values.get("weight_decay")) == 0:
             no_decay_groups.add(i)
         if spec.lacks_lr and "lr" not in values:
             unset_lr_groups.add(i)
-    return GroupedOptimizer(optimizer, no_decay_groups, unset_lr_groups, parameters)
+    return GroupedOptimizer(spec, optimizer, no_decay_groups, unset_lr_groups, parameters)
 
 
-def make_schedulers(
-    specs: Mapping[str, object], grouped: GroupedOptimizer, clock: State | None, problems: Problems
-) -> dict[str, Any]:
+def make_schedulers(plan: Plan, grouped: GroupedOptimizer) -> dict[str, Any]:
     """Make the schedulers, by their paths in the config, and check each when all are made. A failed one is None."""
-    schedulers = dict.fromkeys(specs)
-    for path, spec in specs.items():
-        if spec is not None:
-            schedulers[path] = problems.attempt(_make_scheduler, spec, grouped, clock, path)
+    schedulers = {
+        path: plan.attempt(_make_scheduler, spec, grouped.optimizer, plan.clock)
+        for path, spec in plan.schedulers.items()
+    }
     for path, scheduler in schedulers.items():
         if scheduler is not None:
-            problems.attempt(_check_written, scheduler, grouped.no_decay_groups, path)
+            plan.problems.attempt(_check_written, scheduler, grouped.no_decay_groups, path=path)
     return schedulers
 
 
-def check_learning_rates(
-    spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, object], problems: Problems
-) -> None:
+def check_learning_rates(plan: Plan, grouped: GroupedOptimizer, schedulers: Mapping[str, object]) -> None:
     """Check that schedulers set the learning rates that the optimizer's entry leaves out, and use its factors."""
+    if isinstance(grouped.spec, Given):
+        return
     unset = set(grouped.unset_lr_groups)
     for scheduler in schedulers.values():
         if isinstance(scheduler, lr_scheduler.LRScheduler):
             unset.difference_update(scheduler.indices)
     if unset:
         message = f"no scheduler sets the learning rate of parameter group {min(unset)}. Give the optimizer an 'lr'."
-        problems.errors.append(ValueError(f"{spec.path}: {message}"))
-    has_no_use = isinstance(spec, Spec) and not any(map(_is_scaled_by_factors, schedulers.values()))
-    if has_no_use and any(map(has_learning_rate_factor, grouped.optimizer.param_groups)):
+        plan.problems.append(ValueError(f"{grouped.spec.path}: {message}"))
+    is_unused = not any(map(_is_scaled_by_factors, schedulers.values()))
+    if is_unused and any(map(has_learning_rate_factor, grouped.optimizer.param_groups)):
         message = (
-            f"{spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate scheduler of "
-            f"timesched or optim, or write an 'lr' for these parameters under 'params'."
+            f"{grouped.spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate "
+            f"scheduler of timesched or optim, or write an 'lr' for these parameters under 'params'."
         )
-        problems.errors.append(ValueError(message))
+        plan.problems.append(ValueError(message))
 
 
 def _is_scaled_by_factors(scheduler: object) -> bool:
@@ -422,76 +415,80 @@ def _is_scaled_by_factors(scheduler: object) -> bool:
     return bool(getattr(scheduler, "scales", 0))
 
 
-def check_schedules(specs: Mapping[str, object], problems: Problems) -> None:
+def check_schedules(plan: Plan) -> None:
     """Check the values of schedules by making them, which needs no optimizer."""
-    for spec in specs.values():
+    for spec in plan.schedulers.values():
         if isinstance(spec, Spec) and spec.constructor.is_schedule:
-            problems.attempt(_make_from_spec, spec, None, None)
+            plan.problems.attempt(make_from_spec, spec)
 
 
-def _make_scheduler(entry: object, grouped: GroupedOptimizer, clock: State | None, path: str) -> Any:
-    optimizer = grouped.optimizer
-    if isinstance(entry, Spec):
-        scheduler = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
-        if isinstance(scheduler, Schedule) and clock is None:
+def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> Any:
+    """Make the scheduler of a specification, and bind a schedule."""
+    if isinstance(spec, Given):
+        scheduler = _make_given(spec, optimizer, "scheduler")
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            name = type(scheduler).__name__
+            raise ValueError(f"this {name} has a different optimizer. Create it with the optimizer of the config.")
+        return scheduler
+    scheduler = make_from_spec(spec, optimizer, clock if has_time(spec) else None)
+    if isinstance(scheduler, Schedule):
+        if clock is None:
             raise ValueError(
-                f"{entry.path}: a schedule needs a clock. Write 'max_duration' at the top of the config, or pass "
-                f"clock=timesched.Clock(...)."
+                "a schedule needs a clock. Write 'max_duration' at the top of the config, or pass "
+                "clock=timesched.Clock(...)."
             )
-        with prefix_errors(entry.path):
-            if isinstance(scheduler, Schedule) and clock is not None:
-                return bind(scheduler, optimizer, clock, **entry.options)
-            is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
-            groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
-            if any(map(loses_learning_rate_factor, groups)):
-                return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
-            return scheduler
-    scheduler = _make_from_object(entry, optimizer, "scheduler", path)
-    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        name = type(scheduler).__name__
-        raise ValueError(f"{path}: this {name} has a different optimizer. Create it with the optimizer of the config.")
+        return bind(scheduler, optimizer, clock, **spec.options)
+    is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
+    groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
+    if any(map(loses_learning_rate_factor, groups)):
+        return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
     return scheduler
 
 
-def _make_from_object(entry: object, argument: object, kind: str, path: str) -> Any:
-    """The optimizer or scheduler that takes the place of an entry, or the result of a function that makes it.
+def _make_given(given: Given, argument: object, kind: str) -> Any:
+    """The optimizer or scheduler that is in place of an entry, or that the function in its place returns.
 
     `argument`: the model or the optimizer that the function gets.
     """
-    instance = entry
-    if callable(entry):
-        with prefix_errors(path):
-            instance = entry(argument)
+    instance = given.value(argument) if callable(given.value) else given.value
     if not hasattr(instance, "step") or isinstance(instance, torch.optim.Optimizer) is not (kind == "optimizer"):
-        raise TypeError(f"{path}={instance!r:.80}: this is no {kind}. Pass the {kind} or a function that returns it.")
+        raise TypeError(
+            f"{given.path}={instance!r:.80}: this is no {kind}. Pass the {kind} or a function that returns it."
+        )
     return instance
 
 
-def _make_from_spec(spec: object, optimizer: torch.optim.Optimizer, clock: State | None, tags: Tags = None) -> Any:
-    """Make the scheduler or schedule of a specification. Its children use its tags if they have none of their own."""
-    if not isinstance(spec, Spec):
-        return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec
-    tags = spec.arguments.get(TAGS, tags)
-    arguments = {name: _make_from_spec(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
-    constructor = spec.constructor
+def make_from_spec(
+    spec: Spec, optimizer: torch.optim.Optimizer | None = None, clock: State | None = None, tags: Tags = None
+) -> Any:
+    """Make the scheduler or schedule of a specification, and first its children.
+
+    `tags`: the tags of its parent, which it uses if it has none of its own.
+    """
+    constructor, arguments = spec.constructor, dict(spec.arguments)
+    tags = arguments.get(TAGS, tags)
+    for name, value in arguments.items():
+        if isinstance(value, Spec):
+            arguments[name] = make_from_spec(value, optimizer, clock, tags)
+        elif name == constructor.children:
+            arguments[name] = [make_from_spec(child, optimizer, clock, tags) for child in value]
+    if not constructor.is_schedule and tags is not None and TAGS in constructor.parameters:
+        arguments[TAGS] = tags
+    if constructor.has_clock and clock is not None:
+        arguments["clock"] = clock
+    if constructor.first is not None:
+        arguments[constructor.first] = optimizer
     with prefix_errors(spec.path):
-        if not constructor.is_schedule and tags is not None and TAGS in constructor.parameters:
-            arguments[TAGS] = tags
-        if constructor.has_clock and clock is not None:
-            arguments["clock"] = clock
-        if constructor.first is not None:
-            arguments[constructor.first] = optimizer
         return constructor.cls(**arguments)
 
 
-def _check_written(scheduler: object, no_decay_groups: Set[int], path: str) -> None:
+def _check_written(scheduler: object, no_decay_groups: Set[int]) -> None:
     """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
-    with prefix_errors(path):
-        if isinstance(scheduler, Bound):
-            scheduler.catch_up()
-        indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
-        if indices:
-            raise ValueError(
-                f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. "
-                f"Give the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."
-            )
+    if isinstance(scheduler, Bound):
+        scheduler.catch_up()
+    indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
+    if indices:
+        raise ValueError(
+            f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. Give "
+            f"the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."
+        )

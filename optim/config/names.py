@@ -21,18 +21,16 @@ from ..step.rule_optimizer import RuleOptimizer
 
 @dataclass(frozen=True)
 class Constructor:
-    """A class, and what its constructor takes."""
+    """A class that a config may name, and what its constructor takes."""
 
     cls: type
-    is_schedule: bool
     first: str | None  # the argument for the parameters or the optimizer; None if there is none
     has_clock: bool
     parameters: Mapping[str, inspect.Parameter]  # the other arguments, which a config may set
-
-    def missing_arguments(self, arguments: Mapping[str, object]) -> list[str]:
-        """The names of the arguments without a default that are missing."""
-        parameters = self.parameters.values()
-        return [p.name for p in parameters if p.default is p.empty and p.name not in arguments]
+    required: Sequence[str]  # those without a default
+    is_schedule: bool
+    child: str  # the argument for one child,
+    children: str  # and the argument for a list of children
 
     def read_arguments(
         self, arguments: dict[str, object], path: str, other_keys: Sequence[str] = (), require_all: bool = True
@@ -52,24 +50,28 @@ class Constructor:
                 result[name] = tuple(value)
         if errors:
             raise ValueError("\n".join(errors))
-        missing = " and ".join(map(repr, self.missing_arguments(arguments) if require_all else ()))
-        if missing:
+        missing = " and ".join(repr(name) for name in self.required if name not in arguments)
+        if missing and require_all:
             raise ValueError(
                 f"{path}: {self.cls.__name__} needs {missing}. An argument without a default must have a value."
             )
         return result
 
 
+@cache
 def read_constructor(cls: type) -> Constructor:
     """Read what the constructor of a class takes."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = {name: parameter for name, parameter in arguments_of(cls).items() if parameter.kind not in variadic}
     clock, is_schedule = parameters.pop("clock", None), issubclass(cls, Schedule)
+    child, children = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     first = None if is_schedule else next(iter(parameters), None)
-    if first in ("scheduler", "schedulers"):  # a ChainedLR has the optimizer of its children
+    if first in (child, children):  # a ChainedLR has the optimizer of its children
         first = None
     parameters.pop(first or "", None)
-    return Constructor(cls, is_schedule, first, clock is not None and not is_schedule, parameters)
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    has_clock = clock is not None and not is_schedule
+    return Constructor(cls, first, has_clock, parameters, required, is_schedule, child, children)
 
 
 def _public_subclasses(module: ModuleType, base: type) -> Classes:

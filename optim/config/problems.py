@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from timesched.reading import add_path
 
-class Problems:
+
+class Problems(list[TypeError | ValueError]):
     """The errors so far. Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry."""
 
-    def __init__(self) -> None:
-        self.errors: list[TypeError | ValueError] = []
-
-    def attempt(self, function: Callable[..., object], *arguments: object) -> Any:
-        """Call a function and return its result. If it fails, note its error and return None."""
+    def attempt(self, function: Callable[..., object], *arguments: object, path: str = "") -> Any:
+        """Call a function and return its result. If it fails, add its error, which begins with `path`; return None."""
         try:
             return function(*arguments)
         except (TypeError, ValueError) as error:
-            self.errors.append(error)
+            self.append(error if str(error).startswith(path) else add_path(error, path))
             return None
 
-    def __bool__(self) -> bool:
-        return bool(self.errors)
-
-    def __iter__(self) -> Iterator[str]:
+    def lines(self) -> list[str]:
         """The lines of the errors' messages."""
-        for error in self.errors:
-            yield from str(error).splitlines()
+        return [line for error in self for line in str(error).splitlines()]
 
     def raise_all(self) -> None:
         """Raise the error if there is one. Several errors become one `ValueError` with a line for each."""
-        if len(self.errors) == 1:
-            raise self.errors[0]
-        if self.errors:
-            raise ValueError("\n".join(self))
+        if len(self) == 1:
+            raise self[0]
+        if self:
+            raise ValueError("\n".join(self.lines()))

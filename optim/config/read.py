@@ -165,7 +165,7 @@ class OldLearningRate:
 
 
 def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
-    """The values of a config under our keys. `check_keys` finds unknown keys among them.
+    """The values of a config under our keys. `find_unknown_keys` reads the keys among them that are not ours.
 
     A Trainer's file has these keys under `trainer` and `init`, and the old form has them at the top. All other keys of
     such files are ignored, unless they resemble one of ours. The steps of the file's loop become the `max_duration`,
@@ -196,12 +196,10 @@ def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     return {"optimizer": None, **result, "schedulers": entries}
 
 
-def check_keys(config: Mapping[str, object]) -> None:
-    """Raise `ValueError` for the unknown keys of a config, with a line for each."""
+def find_unknown_keys(config: Mapping[str, object]) -> list[ValueError]:
+    """The errors of the unknown keys of a config."""
     unknown = [name for name in config if name not in KEYS]
-    if unknown:
-        lines = (f"config has the unknown key {name!r}{argument_hint(name, KEYS)}" for name in unknown)
-        raise ValueError("\n".join(lines))
+    return [ValueError(f"config has the unknown key {name!r}{argument_hint(name, KEYS)}") for name in unknown]
 
 
 def _read_max_duration(config: Mapping[str, object], section: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -23,7 +23,7 @@ from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULER, Constructor, optimizers, read_constructor
 from .problems import Problems
-from .read import CLOCK_KEYS, OldLearningRate, check_keys, read_numbers
+from .read import CLOCK_KEYS, OldLearningRate, find_unknown_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")
 # Keys of an optimizer's entry that are arguments of configure_param_groups.
@@ -36,13 +36,35 @@ BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
 
 
 @dataclass(frozen=True)
+class Entry:
+    """One `{Name: {arguments}}` of a config.
+
+    `family`: the classes that it may name. `is_phase`: a sequence without milestones reads its length from its
+    `total_iters`, even if the class has no such argument.
+    """
+
+    name: Any
+    arguments: Mapping[str, Any]
+    path: str
+    family: Family
+    is_phase: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """An optimizer, a scheduler, or a function that makes one, in place of an entry."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True)
 class Spec:
     """The specification of an object: a class and its arguments. Specs among the arguments are its children."""
 
     path: str
     constructor: Constructor
     arguments: dict[str, Any]
-    total_iters: Any = None  # the value in the entry, even if the class has no such argument
     options: Mapping[str, Any] = field(default_factory=dict)  # arguments of bind(), or of configure_param_groups()
 
 
@@ -57,24 +79,30 @@ class OptimizerSpec(Spec):
 # The whole config
 
 
-def resolve_entries(
-    sections: Mapping[str, Any], entries: Mapping[str, object], clock: State | None, problems: Problems
-) -> tuple[Any, Any, dict[str, Any]]:
-    """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
+@dataclass(frozen=True)
+class Plan:
+    """The specifications of a config. None is in the place of an entry that fails; its error is among the problems."""
 
-    `entries`: the entries of the schedulers, by their paths. Where one of them fails, its error is among the problems,
-    and None takes its place.
-    """
-    problems.attempt(check_keys, sections)
-    later = Problems()  # the schedulers are resolved before the optimizer, and their errors come after its errors
-    clock = later.attempt(make_clock, sections, clock)
+    optimizer: OptimizerSpec | Given | None
+    clock: State | None
+    schedulers: Mapping[str, Spec | Given | None]  # by their paths
+    problems: Problems
+
+    def attempt(self, make: Callable[..., object], spec: Spec | Given | None, *arguments: object) -> Any:
+        """Make the object of a specification. If this fails, note the error, which begins with its path."""
+        return None if spec is None else self.problems.attempt(make, spec, *arguments, path=spec.path)
+
+
+def resolve_config(sections: Mapping[str, Any], entries: Mapping[str, object], clock: State | None) -> Plan:
+    """The specifications of a config. `entries`: the entries of the schedulers that are made, by their paths."""
+    problems, later = Problems(find_unknown_keys(sections)), Problems()
+    clock = later.attempt(make_clock, sections, clock, path="config")
     specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
     is_lr_scheduled = len(entries) < len(sections["schedulers"])  # the entries left out may set the learning rate
     for spec in specs.values():
         is_lr_scheduled |= isinstance(spec, Spec) and issubclass(spec.constructor.cls, lr_scheduler.LRScheduler)
     optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
-    problems.errors += later.errors
-    return optimizer, clock, specs
+    return Plan(optimizer, clock, specs, Problems(problems + later))
 
 
 def make_clock(sections: Mapping[str, Any], clock: State | None) -> Any:
@@ -82,56 +110,63 @@ def make_clock(sections: Mapping[str, Any], clock: State | None) -> Any:
     arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
     if arguments and clock is not None:
         keys = ", ".join(map(repr, arguments))
-        raise ValueError(f"config: a clock is passed, and the config has {keys}. Leave out one of them.")
-    with prefix_errors("config"):
-        if isinstance(arguments.get("samples_per_batch"), dict):
-            arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
-        return Clock(**{"max_duration": None, **arguments}) if arguments else clock
+        raise ValueError(f"a clock is passed, and the config has {keys}. Leave out one of them.")
+    if isinstance(arguments.get("samples_per_batch"), dict):
+        arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
+    return Clock(**{"max_duration": None, **arguments}) if arguments else clock
 
 
 # One entry
 
 
-def _read_entry(entry: object, path: str) -> tuple[Any, dict[str, Any], str]:
-    """Read the name, the arguments and the path of an entry `{Name: {arguments}}`."""
-    if not isinstance(entry, Mapping) or len(entry) != 1:
-        raise TypeError(f"{path}={entry!r:.80}: this is no entry. Write it as {{Name: {{argument: value}}}}.")
-    ((name, arguments),) = entry.items()
+def read_entry(value: object, path: str, family: Family, is_phase: bool = False) -> Entry:
+    """Read `{Name: {arguments}}`. Raises `TypeError` for anything else."""
+    if isinstance(value, Entry):
+        return value
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise TypeError(f"{path}={value!r:.80}: this is no entry. Write it as {{Name: {{argument: value}}}}.")
+    ((name, arguments),) = value.items()
     if arguments is not None and not isinstance(arguments, Mapping):
         raise TypeError(f"{path}.{name}={arguments!r:.80}: this is not a mapping. Write arguments, as in {{lr: 0.1}}.")
-    return name, dict(arguments or {}), f"{path}.{name}"
+    return Entry(name, arguments or {}, f"{path}.{name}", family, is_phase)
 
 
-def resolve_optimizer(entry: object, is_lr_scheduled: bool) -> Any:
-    """The specification of an optimizer; or the entry itself, if it is an optimizer or a function.
+def _is_object_or_function(value: object) -> bool:
+    """Whether an optimizer, a scheduler, or a function that makes one takes the place of an entry."""
+    return not isinstance(value, (type, Schedule)) and (callable(value) or hasattr(value, "step"))
+
+
+# The optimizer
+
+
+def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | Given:
+    """The specification of an optimizer, or the optimizer or function that is in its place.
 
     `is_lr_scheduled`: the config has a scheduler of `optim.lr_scheduler`, so the learning rate may be missing. Raises
     the errors of its arguments and of the rules for its groups together.
     """
-    if entry is None:
+    if value is None:
         raise ValueError("config has no 'optimizer'. Write one, as in optimizer: {AdamW: {lr: 0.1}}.")
-    if _is_object_or_function(entry):
-        return entry
-    name, arguments, path = _read_entry(read_numbers(entry), "optimizer")
-    constructor = read_constructor(optimizers().find(name, "optimizer"))
-    cls = constructor.cls
-    problems = Problems()
-    rules = arguments.pop("params", None) or []
-    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(require_rules, rules, f"{path}.params") or []
-    claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", constructor) for i, rule in enumerate(rules)]
+    if _is_object_or_function(value):
+        return Given("optimizer", value)
+    entry = read_entry(read_numbers(value), "optimizer", optimizers())
+    constructor = read_constructor(entry.family.find(entry.name, "optimizer"))
+    path, arguments, problems = entry.path, dict(entry.arguments), Problems()
+    claims = _read_claims(arguments.pop("params", None) or [], f"{path}.params", constructor, problems)
     options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
-    if issubclass(cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
+    is_muon = issubclass(constructor.cls, Muon)
+    if is_muon and not arguments.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
         if name in constructor.parameters and alias not in constructor.parameters:
             problems.attempt(_rename, arguments, alias, name, path)
-    value = arguments.pop("correct_bias", True) if cls is Adam else True
-    if value is not True:
-        message = f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead."
-        problems.errors.append(ValueError(message))
-    missing = [name for name in constructor.missing_arguments(arguments) if name in LEARNING_RATE]
+    correct_bias = arguments.pop("correct_bias", True) if constructor.cls is Adam else True
+    if correct_bias is not True:
+        message = f"{path}.correct_bias={correct_bias!r}: Adam always corrects the bias. Use AdamW instead."
+        problems.append(ValueError(message))
+    missing = [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
     if any(options.get(key) is not None for key in DEPTH_KEYS):
-        has_algorithms = issubclass(cls, Muon) and options.get("matrices") is not None
+        has_algorithms = is_muon and options.get("matrices") is not None
         options["lr"] = problems.attempt(_require_learning_rates, arguments, has_algorithms, path)
     if is_lr_scheduled or "lr" in options:
         arguments |= dict.fromkeys(missing, UNKNOWN_LR)
@@ -141,9 +176,30 @@ def resolve_optimizer(entry: object, is_lr_scheduled: bool) -> Any:
     # without weight decay, a split would only make more groups
     default = "decay_tag" in options or _has_weight_decay(constructor, arguments)
     options = {"no_decay": default, "rules": claims, **options}
-    return OptimizerSpec(
-        path, constructor, arguments, options=options, has_no_decay=has_no_decay, lacks_lr=bool(missing)
-    )
+    return OptimizerSpec(path, constructor, arguments, options, has_no_decay=has_no_decay, lacks_lr=bool(missing))
+
+
+def _read_claims(rules: Any, path: str, constructor: Constructor, problems: Problems) -> list[Claim]:
+    """Read the rules for the groups of an optimizer. The errors of wrong rules are added to the problems."""
+    if isinstance(rules, Mapping):
+        rules = [rules]
+    elif rules:
+        rules = problems.attempt(require_rules, rules, path) or []
+    return [problems.attempt(_read_claim, rule, f"{path}[{i}]", constructor) for i, rule in enumerate(rules)]
+
+
+def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
+    """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
+    rule = read_numbers(rule)
+    if isinstance(rule, dict):
+        _rename(rule, "tag", "tags", path)
+    claim = read_rule(rule, path)
+    settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
+    if issubclass(constructor.cls, Muon):
+        algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"))
+        constructor = constructor if algorithm is None else read_constructor(algorithm)
+    constructor.read_arguments(settings, claim.source, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
+    return claim
 
 
 def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> None:
@@ -180,127 +236,89 @@ def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object])
     return bool(comparable_value(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
-def _claim(rule: object, path: str, constructor: Constructor) -> Claim:
-    """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
-    rule = read_numbers(rule)
-    if isinstance(rule, dict):
-        _rename(rule, "tag", "tags", path)
-    claim = read_rule(rule, path)
-    settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
-    if issubclass(constructor.cls, Muon):
-        algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"))
-        constructor = constructor if algorithm is None else read_constructor(algorithm)
-    constructor.read_arguments(settings, claim.source, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
-    return claim
+# The schedulers
 
 
-def resolve_scheduler(entry: object, path: str, clock: State | None) -> Any:
-    """The specification of a scheduler; or the entry itself, if it is a scheduler or a function."""
-    if _is_object_or_function(entry):
-        return entry
-    if isinstance(entry, OldLearningRate):
-        return resolve_learning_rate(entry.value, "optimizer.learning_rate")
-    return _resolve_named(*_read_entry(read_numbers(entry), path), family=SCHEDULER, clock=clock)
+def resolve_scheduler(value: object, path: str, clock: State | None) -> Spec | Given:
+    """The specification of a scheduler, or the scheduler or function that is in its place."""
+    if _is_object_or_function(value):
+        return Given(path, value)
+    if isinstance(value, OldLearningRate):
+        return resolve_learning_rate(value.value, "optimizer.learning_rate")
+    return _resolve_named(read_entry(read_numbers(value), path, SCHEDULER), clock)
 
 
-def _is_object_or_function(entry: object) -> bool:
-    """Whether an entry is an optimizer, a scheduler, or a function that makes one."""
-    return not isinstance(entry, (type, Schedule)) and (callable(entry) or hasattr(entry, "step"))
-
-
-def _resolve_named(
-    name: object,
-    arguments: dict[str, object],
-    path: str,
-    *,
-    family: Family,
-    clock: State | None,
-    in_sequence: bool = False,
-) -> Spec:
-    """The specification of a named scheduler or schedule, and of its children.
-
-    `in_sequence`: it is in a sequence without milestones. There, `total_iters` is its length, even if the class has no
-    such argument.
-    """
-    constructor = read_constructor(family.find(name, path))
-    parameters, total_iters = constructor.parameters, arguments.get("total_iters")
-    is_bound = constructor.is_schedule and family is SCHEDULER  # and not a child
+def _resolve_named(entry: Entry, clock: State | None) -> Spec:
+    """The specification of a named scheduler or schedule, and of its children."""
+    constructor = read_constructor(entry.family.find(entry.name, entry.path))
+    path, arguments, parameters = entry.path, dict(entry.arguments), constructor.parameters
+    is_bound = constructor.is_schedule and entry.family is SCHEDULER  # and not a child
     if "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
-    if in_sequence and "total_iters" not in parameters:
+    if entry.is_phase and "total_iters" not in parameters:
         arguments.pop("total_iters", None)
-    arguments |= _resolve_children(constructor, arguments, path, clock, in_sequence)
-    return Spec(path, constructor, constructor.read_arguments(arguments, path), total_iters, options)
+    family = SCHEDULE if constructor.is_schedule else CLOSED_FORM
+    if constructor.child in arguments:
+        child = read_entry(arguments[constructor.child], f"{path}.{constructor.child}", family, entry.is_phase)
+        arguments[constructor.child] = _resolve_named(child, clock)
+    if constructor.children in arguments:
+        arguments |= _resolve_children(constructor, arguments, f"{path}.{constructor.children}", family, clock)
+    return Spec(path, constructor, constructor.read_arguments(arguments, path), options)
 
 
 def _resolve_children(
-    constructor: Constructor, arguments: Mapping[str, object], path: str, clock: State | None, in_sequence: bool
+    constructor: Constructor, arguments: Mapping[str, Any], path: str, family: Family, clock: State | None
 ) -> dict[str, Any]:
-    """The specifications of a scheduler's children, by the names of its arguments.
+    """The specifications of a list of children. If a sequence has no milestones, the lengths of its children give them.
 
-    A sequence without milestones gets the milestones that follow from the lengths of its children.
+    Both are returned by the names of the arguments.
     """
-    is_schedule, updates = constructor.is_schedule, dict[str, Any]()
-    family = SCHEDULE if is_schedule else CLOSED_FORM
-    single_key, list_key = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
-    if single_key in arguments:
-        entry = _read_entry(arguments[single_key], f"{path}.{single_key}")
-        updates[single_key] = _resolve_named(*entry, family=family, clock=clock, in_sequence=in_sequence)
-    if list_key in arguments:
-        entries = arguments[list_key]
-        if not isinstance(entries, list):
-            raise TypeError(
-                f"{path}.{list_key}={entries!r:.80}: this is no list. Write each {family.kind} after a dash."
-            )
-        named_entries = [_read_entry(entry, f"{path}.{list_key}[{i}]") for i, entry in enumerate(entries)]
-        no_milestones = not is_schedule and "milestones" in constructor.parameters and "milestones" not in arguments
-        updates[list_key] = [
-            _resolve_named(*entry, family=family, clock=clock, in_sequence=no_milestones) for entry in named_entries
-        ]
-        if no_milestones:
-            updates["milestones"] = _default_milestones(updates[list_key], clock)
-    return updates
+    values = arguments[constructor.children]
+    if not isinstance(values, list):
+        raise TypeError(f"{path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
+    lacks_milestones = "milestones" in constructor.parameters and "milestones" not in arguments
+    are_phases = lacks_milestones and not constructor.is_schedule
+    entries = [read_entry(value, f"{path}[{i}]", family, are_phases) for i, value in enumerate(values)]
+    resolved = {constructor.children: [_resolve_named(entry, clock) for entry in entries]}
+    return {**resolved, "milestones": _sum_lengths(entries, clock)} if are_phases else resolved
+
+
+def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
+    """The steps or times at which the phases of a sequence begin, except the first: running sums of the lengths."""
+    horizon = Horizon(None) if clock is None else Horizon.of(clock)
+    milestones: list[Time] = []
+    for phase in phases[:-1]:
+        length = phase.arguments.get("total_iters")
+        if length is None:
+            raise ValueError(f"{phase.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
+        with prefix_errors(f"{phase.path}: total_iters={length!r}"):
+            time = Time.from_input(length, "ba")
+            milestones.append(horizon.add(milestones[-1], time) if milestones else time)
+    return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 
 
 def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
-        return Spec(path, read_constructor(lr_scheduler.ConstantLR), {"learning_rate": learning_rate})
+        return _resolve_named(Entry("ConstantLR", {"learning_rate": learning_rate}, path, LR), None)
     is_list = isinstance(learning_rate, (list, tuple))
-    values = learning_rate if is_list else [learning_rate]
-    entries = [dict(value) if isinstance(value, Mapping) else {} for value in values]
-    if not all("scheduler" in entry for entry in entries):
+    dicts = [dict(x) if isinstance(x, Mapping) else {} for x in (learning_rate if is_list else [learning_rate])]
+    if not all("scheduler" in arguments for arguments in dicts):
         raise TypeError(
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
-        (entry,) = entries
-        return _resolve_named(entry.pop("scheduler"), entry, path, family=LR, clock=None)
-    main_schedulers = [LR.find(entry.pop("main_scheduler"), path) for entry in entries if "main_scheduler" in entry]
+        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR), None)
+    main_schedulers = [LR.find(x.pop("main_scheduler"), path) for x in dicts if "main_scheduler" in x]
     is_chained = lr_scheduler.ChainedLR in main_schedulers
-    children = []
-    for i, entry in enumerate(entries):
-        name = entry.pop("scheduler")
-        children.append(_resolve_named(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not is_chained))
-    if is_chained:
-        return Spec(path, read_constructor(lr_scheduler.ChainedLR), {"schedulers": children})
-    arguments = {"schedulers": children, "milestones": _default_milestones(children, None)}
-    return Spec(path, read_constructor(lr_scheduler.SequentialLR), arguments)
-
-
-def _default_milestones(specs: Sequence[Spec], clock: State | None) -> list[Any]:
-    """The steps or times at which the schedulers of a sequence begin, except the first: running sums of the lengths."""
-    horizon = Horizon(None) if clock is None else Horizon.of(clock)
-    milestones: list[Time] = []
-    for spec in specs[:-1]:
-        length = spec.total_iters
-        if length is None:
-            raise ValueError(f"{spec.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
-        with prefix_errors(f"{spec.path}: total_iters={length!r}"):
-            time = Time.from_input(length, "ba")
-            milestones.append(horizon.add(milestones[-1], time) if milestones else time)
-    return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
+    children = [
+        Entry(arguments.pop("scheduler"), arguments, f"{path}[{i}]", LR, is_phase=not is_chained)
+        for i, arguments in enumerate(dicts)
+    ]
+    return _resolve_named(
+        Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR), None
+    )
 
 
 def has_time(value: object) -> bool:

@@ -103,7 +103,7 @@ class Course:
 def _run_check(options: argparse.Namespace) -> int:
     model = make_model(options.model)
     trial = read_trial(options.schedule, read_run(options), options.settings, model)
-    faults, notes = list(trial.problems), list[str]()
+    faults, notes = trial.problems.lines(), list[str]()
     highest: dict[int, float] = {}  # learning rates of parameter groups
     for path, scheduler in trial.schedulers.items():
         try:
