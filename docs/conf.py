@@ -80,6 +80,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"timesched\.binding\.saved\.StateContents"),
     (r"py:class", r"timesched\.(batch_size_sampler\.Indices|integrations\.(common\.Average|composer\._RunClock))"),
     (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.AnyOptimizer)"),
+    (r"py:class", r"optim\.groups\.(parameters\.NamedParameter|rules\.Selector)"),
 ]
 
 

@@ -1,15 +1,61 @@
-"""What has weight decay: the parameter groups, and the norms and biases in them."""
+"""What has weight decay: the parameters that get it, the groups that have it, and the norms and biases in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
 
 from timesched.binding import Bound
 from timesched.types import ParamGroup
 
-from .parameters import NamedParameter
+from ..base.hyperparameters import comparable_value
+from .parameters import NamedParameter, remove_wrappers
 
 _SHOWN_NAMES = 3  # of parameters
+
+
+def set_weight_decay(
+    parameters: Sequence[NamedParameter], model: object, weight_decay: object, no_decay: object, decay_tags: set[str]
+) -> list[NamedParameter]:
+    """Set the weight decay of each parameter: the arguments `weight_decay`, `no_decay` and `decay_tag`.
+
+    These parameters get 0, unless `no_decay` is False:
+
+    * Biases, by their names.
+    * The parameters of norm layers: torch's classes, and classes with similar names (`LlamaRMSNorm`,
+      `MambaRMSNormGated`). A tied parameter is a norm or bias if it is one in all of its modules.
+    * Parameters with the attribute `_no_weight_decay`, as in Mamba, and the names in a module's `no_weight_decay()`, as
+      in timm.
+
+    All others get `weight_decay`. If it is None, they leave it to the optimizer. A value in a rule wins. A glob or a
+    layer type in `no_decay` gives 0 to the parameters that it selects by any of their names and modules. Parameters
+    whose weight decay is not 0 get the tag.
+    """
+    excluded = set() if no_decay is False else _find_excluded(model)
+    changed = []
+    for parameter in parameters:
+        decays = no_decay is False or (parameter.decays and id(parameter.tensor) not in excluded)
+        default = weight_decay if decays else 0.0
+        settings = parameter.settings if default is None else {"weight_decay": default, **parameter.settings}
+        tags = parameter.tags if comparable_value(settings.get("weight_decay")) == 0 else parameter.tags | decay_tags
+        changed.append(parameter._replace(tags=tags, settings=settings))
+    return changed
+
+
+def _find_excluded(model: object) -> set[int]:
+    """The ids of the parameters that their model excludes from weight decay."""
+    excluded: set[int] = set()
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        excluded |= {id(p) for p in module.parameters(recurse=False) if getattr(p, "_no_weight_decay", False)}
+        own_names: Any = getattr(module, "no_weight_decay", None)
+        if callable(own_names):
+            names = set(own_names())
+            for name, p in module.named_parameters(remove_duplicate=False):
+                if remove_wrappers(name) in names:
+                    excluded.add(id(p))
+    return excluded
 
 
 def norm_and_bias_names(parameters: Iterable[NamedParameter], groups: Sequence[ParamGroup]) -> dict[int, list[str]]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from timesched.hints import nearest_names
 
 from ..base.hyperparameters import Number
+from .learning_rate import factor_key
+from .parameters import NamedParameter
 
 LAYER_DECAY = Number(low=0.0, high=1.0, open_low=True)
 
@@ -21,27 +23,21 @@ class Stack:
         self.patterns = [re.compile(re.escape(part).replace(r"\*", "([0-9]+)")) for part in glob.split(".")]
         self.layers: dict[int, tuple[int, ...]] = {}  # the indices in the name of the parameter at each position
         for position, name in enumerate(names):
-            if self.count_shared_parts(name) == len(self.patterns):
-                self.layers[position] = self._read_indices(name)
+            matches = self.match_parts(name)
+            if len(matches) == len(self.patterns):
+                self.layers[position] = tuple(int(digits) for match in matches for digits in match.groups())
         self.positions = sorted(self.layers)
         self.numbers = {indices: number for number, indices in enumerate(sorted(set(self.layers.values())))}
 
-    def _read_indices(self, name: str) -> tuple[int, ...]:
-        """The numbers of a layer in a name that fits the glob."""
-        indices: list[int] = []
+    def match_parts(self, name: str) -> list[re.Match[str]]:
+        """The matches of the leading parts of a name that fit the glob."""
+        matches: list[re.Match[str]] = []
         for pattern, part in zip(self.patterns, name.split(".")):
             match = pattern.fullmatch(part)
-            indices += map(int, match.groups() if match else ())
-        return tuple(indices)
-
-    def count_shared_parts(self, name: str) -> int:
-        """How many leading parts of a name fit the glob."""
-        count = 0
-        for pattern, part in zip(self.patterns, name.split(".")):
-            if not pattern.fullmatch(part):
+            if match is None:
                 break
-            count += 1
-        return count
+            matches.append(match)
+        return matches
 
     def exponent(self, position: int) -> int:
         """How often the decay multiplies the learning rate of the parameter at a position, in a layer or not.
@@ -56,24 +52,47 @@ class Stack:
         return len(self.numbers) - self.numbers[self.layers[self.positions[i]]]
 
 
-def depth_factors(names: Sequence[str], layer_decay: object, layers: object) -> list[float]:
-    """The factor of each parameter, by the names in the order of the model. Raises as `configure_param_groups`."""
+def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, layers: object) -> list[NamedParameter]:
+    """Give each parameter without a factor the factor of its layer: the arguments `layer_decay` and `layers`.
+
+    Layer i of L has the factor `layer_decay ** (L - i)`. What comes before the first layer, such as embeddings, has
+    `layer_decay ** (L + 1)`. What comes between two layers has the factor of the next one. What comes after the last
+    layer, such as the head, has 1. A factor of `adjust_learning_rate` wins.
+
+    `layers` has a glob for each stack of layers, such as `blocks.*` or `stages.*.blocks.*`. It matches the first parts
+    of names, and each `*` stands for digits. Several stacks have their own numbers. A parameter outside them belongs
+    to the glob with which its name shares the most leading parts. If several globs share equally many, it has the
+    embedding factor of the first stack before all layers, and 1 elsewhere.
+
+    Raises ValueError if `layer_decay` is outside (0, 1], if a glob matches nothing or has no `*`, or if two globs match
+    one parameter.
+
+    >>> import torch
+    >>> from optim import configure_param_groups
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
+    >>> for group in configure_param_groups(model, lr=0.1, layer_decay=0.5, layers="*"):
+    ...     print([name for name, _ in group["params"]], group["lr"], group["lr_factor"])
+    ['0.weight'] 0.0125 0.125
+    ['1.weight'] 0.025 0.25
+    ['2.weight'] 0.05 0.5
+    """
     LAYER_DECAY.check("layer_decay", layer_decay)
     decay = float(layer_decay)  # type: ignore[arg-type]  # it was checked
+    names = [parameter.name for parameter in parameters]
     stacks = [Stack(glob, names) for glob in _read_globs(layers)]
     for stack in stacks:
         if not stack.layers:
             raise ValueError(_describe_no_layers(stack.glob, names))
     first = min(stacks, key=lambda stack: stack.positions[0])
-    factors = []
-    for position, name in enumerate(names):
-        owner = _choose_stack(stacks, position, name)
-        if owner is not None:
-            exponent = owner.exponent(position)
-        else:  # it belongs to no stack: before all layers it is an embedding
-            exponent = first.exponent(position) if position < first.positions[0] else 0
-        factors.append(decay**exponent)
-    return factors
+    scaled = []
+    for position, parameter in enumerate(parameters):
+        owner = _choose_stack(stacks, position, parameter.name)
+        if owner is None and position < first.positions[0]:  # before all layers it is an embedding
+            owner = first
+        factor = 1.0 if owner is None else decay ** owner.exponent(position)
+        settings = {factor_key(parameter.settings): factor, **parameter.settings}
+        scaled.append(parameter._replace(settings=settings))
+    return scaled
 
 
 def _read_globs(layers: object) -> list[str]:
@@ -102,7 +121,7 @@ def _choose_stack(stacks: Sequence[Stack], position: int, name: str) -> Stack | 
             f"layers: {owners[0].glob!r} and {owners[1].glob!r} both match the parameter {name!r}. Leave out one."
         )
     if not owners:
-        counts = [stack.count_shared_parts(name) for stack in stacks]
+        counts = [len(stack.match_parts(name)) for stack in stacks]
         owners = [stack for stack, count in zip(stacks, counts) if count == max(counts)]
     return owners[0] if len(owners) == 1 else None
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from timesched.binding.groups import APPLIED_FACTOR, FACTOR_KEYS
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, comparable_value, read_tags
-from .depth import depth_factors
-from .matrices import Decision, decide_algorithms
-from .parameters import find_excluded, find_parameters
-from .rules import Claim, Claimed, Selector, claims_by_parameter, make_claims, merge_claims, read_factors, read_rules
-from .width import width_factors
+from .decay import set_weight_decay
+from .depth import scale_by_depth
+from .learning_rate import set_learning_rate
+from .matrices import choose_algorithms
+from .parameters import NamedParameter, find_parameters
+from .rules import Claim, Selector, apply_claims, make_claims, read_factors, read_rules, read_selectors
+from .width import scale_by_width
 
 
 def configure_param_groups(
@@ -52,47 +53,25 @@ def configure_param_groups(
         rules: dicts with `params`, a glob or a list of globs; `tags`, a tag or a list of tags; and any hyperparameters
             of these parameters. A parameter gets the tags of all rules that match it. No two rules with
             `exclusive: True` may match the same parameter.
-        weight_decay: for parameters that decay; None leaves it to the optimizer. A value in a rule wins.
-        no_decay: True gives `weight_decay` 0 to biases and to the parameters of norm layers: torch's classes, and
-            classes with similar names (`LlamaRMSNorm`, `MambaRMSNormGated`). Also to parameters with the attribute
-            `_no_weight_decay`, and to the names in a module's `no_weight_decay()`, as in timm. Globs and layer types
-            are added to these. False: no parameter is excluded. A tied parameter is a norm or bias if it is one in all
-            of its modules. A glob or a layer type selects it by any of its names and modules.
+        weight_decay: for parameters that decay; None leaves it to the optimizer. See
+            `groups.decay.set_weight_decay`.
+        no_decay: True gives `weight_decay` 0 to norms and biases. Globs and layer types are added to these. False: no
+            parameter is excluded.
         adjust_learning_rate: a dict from globs or layer types to factors. The groups get the factors under this name,
             as floats. Without `lr` they are not yet applied: `ScalePerParamLR`, `ScalePerParamWD` and schedules of `lr`
             multiply by them.
-        lr: the learning rate, for groups whose `lr` contains the factors. Each group gets a rule's `lr`, or this one,
-            times its factor, and has no `adjust_learning_rate`. The factor is the one of `adjust_learning_rate`, or the
-            one of `layer_decay`. The group notes it as `lr_factor`. With `matrices`, `lr` may be a dict by algorithm,
-            such as `{"muon": 0.02, "adamw": 3e-4}`.
-        layer_decay: multiplies the learning rate once for each layer from the end of its stack. Layer i of L has the
-            factor `layer_decay ** (L - i)`; what comes before the first layer, such as embeddings, has
-            `layer_decay ** (L + 1)`; what comes after the last layer, such as the head, has 1; what comes between two
-            layers has the factor of the next one. It needs `layers` and `lr`.
-        layers: a glob for each stack of layers, such as `blocks.*` or `stages.*.blocks.*`. It matches the first parts
-            of names, and each `*` stands for digits. Several stacks have their own numbers. A parameter outside them
-            belongs to the glob with which its name shares the most leading parts. If several globs share equally many,
-            it has the embedding factor of the first stack before all layers, and 1 elsewhere.
-        base_model: the model at the width at which the hyperparameters were tuned (maximal update parametrization);
-            the meta device is enough. A width factor multiplies the learning rate, together with the other factor, and
-            divides the weight decay. It needs `lr` and `weight_decay` (0.0 for none). With `base_rule="adam"`, the
-            weight decay must be decoupled, as in AdamW: the share of an L2 penalty would grow with the width. The
-            optimizers of this package warn of such a penalty.
-        base_rule: "adam" or "sgd", the rule for the width factor. With r = size here / size in `base_model`, a matrix
-            whose inputs and outputs differ has 1 / r_inputs for "adam", and r_outputs / r_inputs for "sgd". A parameter
-            with one dimension that differs has 1 for "adam", and r for "sgd".
+        lr: the learning rate, for groups whose `lr` contains the factors. See
+            `groups.learning_rate.set_learning_rate`.
+        layer_decay: multiplies the learning rate once for each layer from the end of its stack. It needs `layers` and
+            `lr`. See `groups.depth.scale_by_depth`.
+        layers: a glob for each stack of layers, such as `blocks.*` or `stages.*.blocks.*`.
+        base_model: the model at the width at which the hyperparameters were tuned (maximal update parametrization). It
+            needs `lr` and `weight_decay` (0.0 for none), and excludes `matrices`. See `groups.width.scale_by_width`.
+        base_rule: "adam" or "sgd", the rule for the width factor.
         decay_tag: a tag for all groups whose weight decay is not 0, which a weight-decay schedule can select.
-        matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. "muon" is for
-            hidden matrices; "adamw" is for embeddings, the output head, norms, biases, routers and vectors. The module
-            that owns a parameter decides. Muon gets Linear, transformers' Conv1D (`transposed`), MultiheadAttention
-            (with `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and parameters of 3 dimensions in
-            a class called Experts (with `transposed` if the class says so). All parameters in a router count as the
-            router's. An `algorithm` in a rule wins. The key `reasons` has the reason for each parameter.
-            `param_group_table` shows it, with a note for fused projections that no rule splits.
-        output_head: one or several globs for the output head, or () for none. None searches. If the weight of a linear
-            layer is also an embedding, this layer is the head. So are layers in a module called `head` or `*_head` with
-            as many rows as an embedding. Otherwise the head is the linear layer with the shape of the largest
-            embedding, if no linear layer as near to the top of the model comes after it.
+        matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. See
+            `groups.matrices.choose_algorithms`.
+        output_head: one or several globs for the output head, or () for none. None searches.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later. The optimizers of this package make state for them.
         names: True returns parameters as `(name, tensor)`, so that the optimizer has `param_names`, which
@@ -100,47 +79,19 @@ def configure_param_groups(
 
     Raises:
         ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, or a hyperparameter
-            gets two values for one parameter. Or a number is out of range, or there are no parameters. Or `matrices`
-            cannot tell the kind of a parameter, or find the output head. Or `lr` lacks an algorithm. Or `layer_decay`
-            is outside (0, 1], or lacks `layers` or `lr`. Or a glob of `layers` matches nothing or has no `*`, or two
-            match one parameter. Or `base_model` lacks `lr` or `weight_decay`, has parameters of other names, or differs
-            in more than two dimensions of a parameter; or `matrices` is given with it.
+            gets two values for one parameter. Or a number is out of range, an argument lacks another one that it needs,
+            or there are no parameters. The functions named above have further errors.
         TypeError: an argument has the wrong type.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16)
-    >>> rules = [
-    ...     {"params": "*bias", "tags": "bias"},
-    ...     {"params": "linear*", "tags": ["mlp"], "lr": 0.01},
-    ... ]
+    >>> rules = [{"params": "linear*", "tags": ["mlp"], "lr": 0.01}]
     >>> for group in configure_param_groups(model, rules, weight_decay=0.1):
-    ...     print(
-    ...         len(group["params"]),
-    ...         {key: value for key, value in group.items() if key != "params"},
-    ...     )
-    2 {'weight_decay': 0.1}
-    4 {'tags': ['bias'], 'weight_decay': 0.0}
-    2 {'tags': ['mlp'], 'lr': 0.01, 'weight_decay': 0.1}
-    2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
-    2 {'weight_decay': 0.0}
-
-    >>> model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
-    >>> for group in configure_param_groups(model, lr=0.1, layer_decay=0.5, layers="*"):
-    ...     print([name for name, _ in group["params"]], group["lr"], group["lr_factor"])
-    ['0.weight'] 0.0125 0.125
-    ['1.weight'] 0.025 0.25
-    ['2.weight'] 0.05 0.5
-
-    >>> from optim import param_group_table
-    >>> model = torch.nn.Sequential(
-    ...     torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9)
-    ... )
-    >>> print(param_group_table(configure_param_groups(model, matrices="muon")))
-    group  tags   tensors  elements  algorithm  weight_decay  names
-    0      adamw        2        72      adamw             -  embedding: 0.weight; output head: 2.weight
-    1      muon         1        16       muon             -  Linear: 1.weight
-    2      adamw        2        13      adamw             0  norm or bias: 1.bias, 2.bias
-    total               5       101
+    ...     print(len(group["params"]), group.get("tags"), group["weight_decay"])
+    2 None 0.1
+    6 None 0.0
+    2 ['mlp'] 0.1
+    2 ['mlp'] 0.0
     """
     for argument, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
@@ -149,45 +100,25 @@ def configure_param_groups(
     _check_matrices(model, matrices)
     _check_learning_rate(lr, layer_decay, layers, matrices)
     _check_base_model(base_model, base_rule, lr, weight_decay, matrices)
-    has_head = matrices is not None and output_head is not None
-    head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"}) if has_head else []
+    heads = read_selectors(output_head, "output_head") if matrices and output_head is not None else None
+    claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"})
     decay_tags = read_tags(decay_tag, "decay_tag: ")
-    parameters = find_parameters(model)
-    # First the tags and settings that claims give to each parameter; then the algorithms; then the groups.
-    claims_of_parameters = claims_by_parameter(parameters, claims + head_claims)
-    merged = [merge_claims(own, parameter.name) for own, parameter in zip(claims_of_parameters, parameters)]
-    decisions: Sequence[Decision | None] = [None] * len(parameters)
+
+    parameters = apply_claims(find_parameters(model), claims)
+    if not parameters:
+        raise ValueError(f"model={type(model).__name__}: it has no parameters. Pass a model with parameters.")
     if matrices:
-        settings_by_rules = [settings for _, settings in merged]
-        heads = None if output_head is None else list(map(bool, claims_by_parameter(parameters, head_claims)))
-        decisions = decide_algorithms(parameters, settings_by_rules, heads)
-    factors: Sequence[float | None] = [None] * len(parameters)
-    if layer_decay is not None and parameters:
-        factors = depth_factors([parameter.name for parameter in parameters], layer_decay, layers)
-    widths: Sequence[float | None] = [None] * len(parameters)
+        parameters = choose_algorithms(parameters, heads)
+    parameters = set_weight_decay(parameters, model, weight_decay, no_decay, decay_tags)
+    if layer_decay is not None:
+        parameters = scale_by_depth(parameters, layer_decay, layers)
     if base_model is not None:
-        widths = width_factors(parameters, base_model, base_rule)
-    excluded = find_excluded(model)
-    groups: dict[Any, dict[str, Any]] = {}
-    for parameter, claimed, decision, factor, width in zip(parameters, merged, decisions, factors, widths):
-        if not (frozen or parameter.tensor.requires_grad):
-            continue
-        decays = no_decay is False or (parameter.decays and id(parameter.tensor) not in excluded)
-        parameter_decay = weight_decay if decays else 0.0
-        tags, settings = _complete_settings(claimed, decision, parameter_decay, decay_tags)
-        if lr is not None:
-            settings = _apply_factor(settings, lr, factor, width, parameter.name)
-        if base_model is not None:
-            settings["base_rule"] = base_rule
-        group = _require_group(tags, settings, groups)
-        group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
-        if decision is not None:
-            group.setdefault("reasons", []).append(decision.reason)
-    if not groups:
-        if frozen or not parameters:
-            raise ValueError(f"model={type(model).__name__}: it has no parameters. Pass a model with parameters.")
-        raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
-    return list(groups.values())
+        parameters = scale_by_width(parameters, base_model, base_rule)
+    if not frozen:
+        parameters = _select_trainable(parameters)
+    if lr is not None:
+        parameters = set_learning_rate(parameters, lr)
+    return _make_groups(parameters, names)
 
 
 def _read_claims(model: object, rules: object, factors: object, weight_decay: object, no_decay: object) -> list[Claim]:
@@ -246,56 +177,23 @@ def _check_base_model(base_model: object, base_rule: str, lr: object, weight_dec
         )
 
 
-def _apply_factor(
-    settings: Mapping[str, Any], lr: object, depth_factor: float | None, width_factor: float | None, name: str
-) -> dict[str, Any]:
-    """The settings of the parameter `name` with a learning rate that contains the factors.
-
-    The factor by width divides the weight decay. An `adjust_learning_rate` among the settings replaces the factor by
-    depth, and is left out.
-    """
-    factors = [settings[key] for key in FACTOR_KEYS if key in settings]
-    factor = factors[0] if factors else depth_factor
-    settings = {key: value for key, value in settings.items() if key not in FACTOR_KEYS}
-    if width_factor is not None:
-        settings["weight_decay"] = settings["weight_decay"] / width_factor
-        factor = width_factor if factor is None else factor * width_factor
-    if "lr" not in settings and isinstance(lr, Mapping):
-        algorithm = settings["algorithm"]
-        if algorithm not in lr:
-            raise ValueError(
-                f"lr={dict(lr)!r:.80}: it has no learning rate for {algorithm!r}, which is the algorithm of {name!r}. "
-                f"Add one."
-            )
-        lr = lr[algorithm]
-    value: Any = settings.get("lr", lr)
-    return {**settings, "lr": value} if factor is None else {**settings, "lr": value * factor, APPLIED_FACTOR: factor}
+def _select_trainable(parameters: Sequence[NamedParameter]) -> list[NamedParameter]:
+    trainable = [parameter for parameter in parameters if parameter.tensor.requires_grad]
+    if not trainable:
+        raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
+    return trainable
 
 
-def _complete_settings(
-    claimed: Claimed, decision: Decision | None, weight_decay: object, decay_tags: set[str]
-) -> Claimed:
-    """Complete the tags and settings of a parameter, which come from claims, by its algorithm and weight decay.
-
-    A setting of a claim wins. `decay_tags` are for a parameter whose weight decay is not 0, or is the optimizer's.
-    """
-    tags, settings = claimed
-    if decision is not None:
-        tags |= {str(decision.algorithm)}
-        settings = {"algorithm": decision.algorithm, **decision.settings, **settings}
-    if weight_decay is not None:
-        settings = {"weight_decay": weight_decay, **settings}
-    if comparable_value(settings.get("weight_decay")) != 0:
-        tags |= decay_tags
-    return tags, settings
-
-
-def _require_group(
-    tags: frozenset[str], settings: dict[str, object], groups: dict[object, dict[str, object]]
-) -> dict[str, Any]:
-    """The group with these tags and settings. If `groups` does not have it, it is made and added."""
-    settings = dict(sorted(settings.items()))
-    key = (tags, comparable_value(list(settings.items())))
-    if key not in groups:
-        groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
-    return groups[key]
+def _make_groups(parameters: Iterable[NamedParameter], has_names: bool) -> list[ParamGroup]:
+    """A group for each combination of tags and settings, in the order of their first parameters."""
+    groups: dict[Any, ParamGroup] = {}
+    for parameter in parameters:
+        settings = dict(sorted(parameter.settings.items()))
+        key = (parameter.tags, comparable_value(list(settings.items())))
+        if key not in groups:
+            tags = {"tags": sorted(parameter.tags)} if parameter.tags else {}
+            groups[key] = {"params": [], **tags, **copy.deepcopy(settings)}
+        groups[key]["params"].append((parameter.name, parameter.tensor) if has_names else parameter.tensor)
+        if parameter.reason is not None:
+            groups[key].setdefault("reasons", []).append(parameter.reason)
+    return list(groups.values())

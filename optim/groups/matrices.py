@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .parameters import NamedParameter
+from .rules import matching_indices, read_selectors
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
@@ -26,27 +27,42 @@ class Decision(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def decide_algorithms(
-    parameters: Sequence[NamedParameter], rule_settings: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
-) -> list[Decision]:
-    """Decide the algorithm of each parameter. `heads` marks the output heads; None searches for them.
+def choose_algorithms(parameters: Sequence[NamedParameter], output_head: object) -> list[NamedParameter]:
+    """Give each parameter an algorithm for `optim.Muon`: the arguments `matrices` and `output_head`.
 
-    Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
+    The key `algorithm` and a tag of the same name are "muon" for hidden matrices. They are "adamw" for embeddings, the
+    output head, norms, biases, routers, vectors and depthwise convolutions. The module that owns a parameter decides.
+    Muon gets these parameters:
+
+    * Linear, transformers' Conv1D (with `transposed`), and MultiheadAttention (with `split_sizes` for
+      `in_proj_weight`).
+    * Convolutions (with `flatten`), except transposed and depthwise ones.
+    * Parameters of 3 dimensions in a class called Expert or Experts (with `transposed` if the class says so).
+
+    All parameters in a router count as the router's. An `algorithm` in a rule wins. The key `reasons` of a group has
+    the reason for each parameter. `param_group_table` shows it, with a note for fused projections that no rule splits.
+
+    `output_head` has one or several globs for the output head, or is () for none. None searches. If the weight of a
+    linear layer is also an embedding, this layer is the head. So are layers in a module called `head` or `*_head` with
+    as many rows as an embedding. Otherwise the head is the linear layer with the shape of the largest embedding, if no
+    linear layer as near to the top of the model comes after it.
+
+    Raises ValueError if the kind of a parameter is not known, or if the output head is not clear.
+
+    >>> import torch
+    >>> from optim import configure_param_groups, param_group_table
+    >>> model = torch.nn.Sequential(
+    ...     torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9)
+    ... )
+    >>> print(param_group_table(configure_param_groups(model, matrices="muon")))
+    group  tags   tensors  elements  algorithm  weight_decay  names
+    0      adamw        2        72      adamw             -  embedding: 0.weight; output head: 2.weight
+    1      muon         1        16       muon             -  Linear: 1.weight
+    2      adamw        2        13      adamw             0  norm or bias: 1.bias, 2.bias
+    total               5       101
     """
-    if heads is None:
-        head_names = _find_output_heads(parameters)
-        heads = [parameter.name in head_names for parameter in parameters]
-    decisions = []
-    for parameter, settings, is_head in zip(parameters, rule_settings, heads, strict=True):
-        decision = _decide_by_module(parameter)
-        algorithm = settings.get("algorithm")
-        if is_head and algorithm in (None, "adamw"):
-            decision = Decision("adamw", "output head")
-        elif algorithm is not None:
-            decision = Decision(algorithm, "chosen", decision.settings if algorithm == "muon" else {})
-        if decision.algorithm == "muon" and _is_fused(parameter) and not {"split_sizes", "num_heads"} & settings.keys():
-            decision = decision._replace(reason=f"{decision.reason}, fused without split_sizes")
-        decisions.append(decision)
+    heads = _find_output_heads(parameters) if output_head is None else _select_heads(parameters, output_head)
+    decisions = [_decide(parameter, parameter.name in heads) for parameter in parameters]
     unknown = [parameter for parameter, decision in zip(parameters, decisions) if decision.algorithm is None]
     if unknown:
         others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
@@ -56,7 +72,33 @@ def decide_algorithms(
             f"{type(unknown[0].path[-1]).__name__}, whose kind is not known. Pass the rule {{'params': {name!r}, "
             "'algorithm': 'adamw'} in the list after the model, or 'muon' for a matrix or a stack of matrices."
         )
-    return decisions
+    return [_apply_decision(parameter, decision) for parameter, decision in zip(parameters, decisions)]
+
+
+def _select_heads(parameters: Sequence[NamedParameter], globs: object) -> set[str]:
+    """The names of the parameters that the globs of `output_head` select."""
+    selectors = read_selectors(globs, "output_head")
+    return {parameters[i].name for selector in selectors for i in matching_indices(parameters, selector)}
+
+
+def _apply_decision(parameter: NamedParameter, decision: Decision) -> NamedParameter:
+    settings = {"algorithm": decision.algorithm, **decision.settings, **parameter.settings}
+    tags = parameter.tags | {str(decision.algorithm)}
+    return parameter._replace(tags=tags, settings=settings, reason=decision.reason)
+
+
+def _decide(parameter: NamedParameter, is_head: bool) -> Decision:
+    """The algorithm of a parameter, by its rules, by its place as output head, or by its module."""
+    decision = _decide_by_module(parameter)
+    algorithm = parameter.settings.get("algorithm")
+    if is_head and algorithm in (None, "adamw"):
+        return Decision("adamw", "output head")
+    if algorithm is not None:
+        decision = Decision(algorithm, "chosen", decision.settings if algorithm == "muon" else {})
+    is_split = not parameter.settings.keys().isdisjoint(("split_sizes", "num_heads"))
+    if decision.algorithm == "muon" and _is_fused(parameter) and not is_split:
+        return decision._replace(reason=f"{decision.reason}, fused without split_sizes")
+    return decision
 
 
 def _decide_by_module(parameter: NamedParameter) -> Decision:

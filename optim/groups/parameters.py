@@ -1,4 +1,4 @@
-"""The parameters of a model: their names, and the modules that own them."""
+"""A record for each parameter of a model: its names, the modules that own it, and what its group gets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ Owner = tuple[type[nn.Module], str]
 
 
 class NamedParameter(NamedTuple):
-    """A parameter, with the names and layers by which globs and layer types select it."""
+    """A parameter: the names and layers by which globs and layer types select it, and what its group gets."""
 
     tensor: Tensor
     name: str  # the first name, without the parts that wrappers add
     names: dict[str, None]  # all names, with and without these parts
     owners: dict[Owner, None]  # the types of the modules that own it, each with the parameter's name in the module
     path: list[nn.Module]  # of the first name: the model, and the modules down to the owner, without wrappers
+    tags: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = {}  # hyperparameters, by name
+    reason: str | None = None  # for the choice between Muon and AdamW
 
     @property
     def kinds(self) -> list[type[nn.Module]]:
@@ -51,24 +54,6 @@ class NamedParameter(NamedTuple):
 def remove_wrappers(name: str) -> str:
     """A parameter's name without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
-
-
-def find_excluded(model: object) -> set[int]:
-    """The ids of the parameters that their model excludes from weight decay.
-
-    These have the attribute `_no_weight_decay`, as in Mamba, or their name is in a module's `no_weight_decay()`, as in
-    timm.
-    """
-    excluded: set[int] = set()
-    for module in model.modules() if isinstance(model, nn.Module) else ():
-        excluded |= {id(p) for p in module.parameters(recurse=False) if getattr(p, "_no_weight_decay", False)}
-        own_names: Any = getattr(module, "no_weight_decay", None)
-        if callable(own_names):
-            names = set(own_names())
-            for name, p in module.named_parameters(remove_duplicate=False):
-                if remove_wrappers(name) in names:
-                    excluded.add(id(p))
-    return excluded
 
 
 @cache

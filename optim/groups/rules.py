@@ -40,9 +40,6 @@ class Claim(NamedTuple):
     hint: str = ""  # the end of the error for a selector that matches nothing
 
 
-Claimed = tuple[frozenset[str], dict[str, Any]]  # the tags and settings that claims give to a parameter
-
-
 def read_selectors(value: object, source: str) -> tuple[Selector, ...]:
     """Read globs and layer types, one or several, as a tuple."""
     selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
@@ -140,8 +137,11 @@ def make_claims(value: object, argument: str, settings: Mapping[str, object], la
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
 
-def claims_by_parameter(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> list[list[Claim]]:
-    """The claims that select each parameter. The error names all selectors without a parameter."""
+def apply_claims(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> list[NamedParameter]:
+    """The parameters with the tags and settings of the claims that select them.
+
+    The error names all selectors without a parameter.
+    """
     hits: list[list[Claim]] = [[] for _ in parameters]
     errors = []
     for claim in claims:
@@ -155,21 +155,18 @@ def claims_by_parameter(parameters: Sequence[NamedParameter], claims: Sequence[C
             hits[i].append(claim)
     if errors:
         raise ValueError("\n".join(errors))
-    return hits
+    return [_merge_claims(parameter, own_claims) for parameter, own_claims in zip(parameters, hits)]
 
 
 def matching_indices(parameters: Sequence[NamedParameter], selector: Selector, layers: bool = False) -> set[int]:
     """The indices of the parameters that a glob selects, or if `layers` is True a layer type."""
-    selected = set()
-    for i, parameter in enumerate(parameters):
-        is_layer = layers and any(_is_layer_type(kind, selector) for kind in parameter.kinds)
-        if is_layer or _has_name(parameter, selector):
-            selected.add(i)
-    return selected
+    return {i for i, parameter in enumerate(parameters) if _is_selected(parameter, selector, layers)}
 
 
-def _has_name(parameter: NamedParameter, selector: Selector) -> bool:
-    return isinstance(selector, str) and any(fnmatch.fnmatchcase(name, selector) for name in parameter.names)
+def _is_selected(parameter: NamedParameter, selector: Selector, layers: bool) -> bool:
+    if isinstance(selector, str) and any(fnmatch.fnmatchcase(name, selector) for name in parameter.names):
+        return True
+    return layers and any(_is_layer_type(kind, selector) for kind in parameter.kinds)
 
 
 def _is_layer_type(kind: type[nn.Module], selector: Selector) -> bool:
@@ -200,8 +197,9 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     )
 
 
-def merge_claims(claims: Sequence[Claim], name: str) -> Claimed:
-    """Merge the tags and settings of the claims for the parameter `name`."""
+def _merge_claims(parameter: NamedParameter, claims: Sequence[Claim]) -> NamedParameter:
+    """The parameter with the tags and settings of these claims."""
+    name = parameter.name
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
         raise ValueError(
@@ -218,4 +216,4 @@ def merge_claims(claims: Sequence[Claim], name: str) -> Claimed:
                     f"{claim.source}. Set one value, or narrow the globs of one."
                 )
     tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
-    return tags, {key: value for key, (value, _) in values.items()}
+    return parameter._replace(tags=tags, settings={key: value for key, (value, _) in values.items()})

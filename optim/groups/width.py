@@ -6,14 +6,31 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from .learning_rate import factor_key
 from .matrices import is_transposed
 from .parameters import NamedParameter, find_parameters
 
 BASE_RULES = ("adam", "sgd")
 
 
-def width_factors(parameters: Sequence[NamedParameter], base_model: object, base_rule: object) -> list[float]:
-    """The factor of each parameter, for a model that is wider than `base_model`. The errors name the argument."""
+def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, base_rule: object) -> list[NamedParameter]:
+    """Apply a factor for the width to each parameter: the arguments `base_model` and `base_rule`.
+
+    `base_model` is the model at the width at which the hyperparameters were tuned (maximal update parametrization);
+    the meta device is enough. The width factor multiplies the learning rate, together with the other factor, and
+    divides the weight decay. With r = size here / size in `base_model`, it is:
+
+    * 1 if no dimension differs.
+    * For a matrix whose inputs and outputs differ: 1 / r_inputs with `base_rule="adam"`, and r_outputs / r_inputs with
+      "sgd".
+    * For a parameter with one dimension that differs: 1 with "adam", and r with "sgd".
+
+    With "adam", the weight decay must be decoupled, as in AdamW: the share of an L2 penalty would grow with the width.
+    The optimizers of this package warn of such a penalty.
+
+    Raises ValueError if the models have parameters of different names, or if more than two dimensions of a parameter
+    differ.
+    """
     if base_rule not in BASE_RULES:
         raise ValueError(f"base_rule={base_rule!r}: there is no such rule. Pass 'adam' or 'sgd'.")
     if not isinstance(base_model, nn.Module):
@@ -25,7 +42,14 @@ def width_factors(parameters: Sequence[NamedParameter], base_model: object, base
             f"base_model: only one of the models has the parameter {different[0]!r}. Pass the same model at another "
             f"width."
         )
-    return [_width_factor(parameter, base_parameters[parameter.name], base_rule) for parameter in parameters]
+    scaled = []
+    for parameter in parameters:
+        factor = _width_factor(parameter, base_parameters[parameter.name], base_rule)
+        settings = {**parameter.settings, "base_rule": base_rule}
+        key = factor_key(settings)
+        settings |= {key: settings.get(key, 1.0) * factor, "weight_decay": settings["weight_decay"] / factor}
+        scaled.append(parameter._replace(settings=settings))
+    return scaled
 
 
 def _width_factor(parameter: NamedParameter, base_parameter: NamedParameter, base_rule: object) -> float:

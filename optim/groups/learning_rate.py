@@ -1,0 +1,50 @@
+"""Learning rates of groups that contain the factors of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from timesched.binding.groups import APPLIED_FACTOR, FACTOR_KEYS
+
+from .parameters import NamedParameter
+
+
+def factor_key(settings: Mapping[str, Any]) -> str:
+    """The key of the factor among a parameter's settings, or for a new factor."""
+    return next((key for key in FACTOR_KEYS if key in settings), FACTOR_KEYS[0])
+
+
+def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> list[NamedParameter]:
+    """Set the learning rate of each parameter: the argument `lr`.
+
+    It is the `lr` of a rule, or else this one, times the factor of the parameter. The group notes the factor as
+    `lr_factor`, and has no `adjust_learning_rate`. The factor is the one of `adjust_learning_rate`, or else the one of
+    `layer_decay`, and both are multiplied by the factor of `base_model`.
+
+    With `matrices`, `lr` may be a dict by algorithm, such as `{"muon": 0.02, "adamw": 3e-4}`.
+
+    Raises ValueError if this dict lacks an algorithm.
+    """
+    changed = []
+    for parameter in parameters:
+        settings = {key: value for key, value in parameter.settings.items() if key not in FACTOR_KEYS}
+        factor = parameter.settings.get(factor_key(parameter.settings))
+        settings["lr"] = _choose_rate(parameter, lr)
+        if factor is not None:
+            settings |= {"lr": settings["lr"] * factor, APPLIED_FACTOR: factor}
+        changed.append(parameter._replace(settings=settings))
+    return changed
+
+
+def _choose_rate(parameter: NamedParameter, lr: Any) -> Any:
+    """The learning rate of a rule, or of the parameter's algorithm, before the factor."""
+    if "lr" in parameter.settings or not isinstance(lr, Mapping):
+        return parameter.settings.get("lr", lr)
+    algorithm = parameter.settings["algorithm"]
+    if algorithm not in lr:
+        raise ValueError(
+            f"lr={dict(lr)!r:.80}: it has no learning rate for {algorithm!r}, which is the algorithm of "
+            f"{parameter.name!r}. Add one."
+        )
+    return lr[algorithm]
