@@ -27,6 +27,7 @@ from timesched.time.value import Time, TimeLike
 Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
 
+EXACT_TYPES = (int, Fraction)  # counts of these types are computed exactly
 _INT64_MAX = 2**63 - 1
 _MAX_DENOMINATOR = 2**10  # the denominator of a period by which a count up to 2**53 is multiplied in int64
 
@@ -57,7 +58,7 @@ class Mark:
     def reached(self, counts: Counts) -> Any:
         """Whether the count is at the mark or after it: True, False, or a bool tensor."""
         count = counts[self.index]
-        if type(count) is int or isinstance(count, Fraction):
+        if isinstance(count, EXACT_TYPES):
             return count >= self.count
         if _is_int64(count):
             return count >= min(self.first, _INT64_MAX)
@@ -107,7 +108,7 @@ class Span:
         a, b, d = self._weights
         if not d:
             return 1.0 - self.done(counts)
-        if type(count) is int or isinstance(count, Fraction):
+        if isinstance(count, EXACT_TYPES):
             return ops.clip(float((d + b - a * count) / d))
         whole, fraction = self._end
         return ops.clip((fraction - _subtract(count, whole)) / self._length)
@@ -127,7 +128,7 @@ class Period:
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
         count, p, q = counts[self.index], self._p, self._q
-        if type(count) is int or isinstance(count, Fraction):
+        if isinstance(count, EXACT_TYPES):
             return count * q // p
         if self._whole and _is_int64(count):
             return torch.div(count * q, p, rounding_mode="floor")
@@ -139,7 +140,7 @@ class Period:
     def done(self, counts: Counts) -> Value:
         """The fraction of the current period that is done, in [0, 1)."""
         count, p, q = counts[self.index], self._p, self._q
-        if type(count) is int or isinstance(count, Fraction):
+        if isinstance(count, EXACT_TYPES):
             return float(count * q % p / p)
         if self._whole and _is_int64(count):
             return ops.to_double(torch.remainder(count * q, p)) / p
@@ -150,33 +151,49 @@ def _is_int64(count: Value) -> bool:
     return isinstance(count, Tensor) and not count.is_floating_point()
 
 
+class Points:
+    """Sorted points of one counter, and the number of points that a count has reached."""
+
+    __slots__ = ("_first_tensor", "_firsts", "_near_tensor", "_nears", "_points")
+
+    def __init__(self, points: Sequence[Exact]) -> None:
+        self._points = points
+        self._firsts = [math.ceil(point) for point in points]  # the first whole count that reaches each point
+        self._nears = [nearest_float(point) for point in points]
+        self._first_tensor = ops.constant([min(first, _INT64_MAX) for first in self._firsts], torch.int64)
+        self._near_tensor = ops.constant(self._nears, torch.float64)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def passed(self, count: Value) -> Any:
+        """The number of points that a count has reached: an int, or an int64 tensor."""
+        if type(count) is int:
+            return bisect_right(self._firsts, count)
+        if isinstance(count, Tensor):
+            return ops.count_not_above(self._near_tensor if count.is_floating_point() else self._first_tensor, count)
+        return bisect_right(self._points if isinstance(count, Fraction) else self._nears, count)
+
+
 class Milestones:
     """Several points, on one or more counters, and the number of points that have been reached."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_points",)
 
     def __init__(self, marks: list[Mark]) -> None:
-        self._rows = []
-        for index in sorted({mark.index for mark in marks}):
-            row = sorted((mark for mark in marks if mark.index == index), key=lambda mark: mark.count)
-            near = [mark.near for mark in row]
-            first = ops.constant([min(mark.first, _INT64_MAX) for mark in row], torch.int64)
-            self._rows.append((index, [mark.count for mark in row], near, first, ops.constant(near, torch.float64)))
+        counts_by_index: dict[int, list[Exact]] = {}
+        for mark in sorted(marks, key=lambda mark: mark.count):
+            counts_by_index.setdefault(mark.index, []).append(mark.count)
+        self._points = [(index, Points(counts)) for index, counts in counts_by_index.items()]
 
     def __len__(self) -> int:
-        return sum(len(points) for _, points, *_ in self._rows)
+        return sum(len(points) for _, points in self._points)
 
     def passed(self, counts: Counts) -> Any:
         """The number of points that have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for index, points, near, first_tensor, near_tensor in self._rows:
-            count = counts[index]
-            if type(count) is int or isinstance(count, Fraction):
-                total += bisect_right(points, count)
-            elif isinstance(count, Tensor):
-                total = total + ops.count_not_above(near_tensor if count.is_floating_point() else first_tensor, count)
-            else:
-                total += bisect_right(near, count)
+        for index, points in self._points:
+            total = total + points.passed(counts[index])
         return total
 
 
@@ -200,17 +217,14 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     """
     if not marks:
         return functions[0]
-    index, exact_points, near_points = marks[0].index, [mark.count for mark in marks], [mark.near for mark in marks]
-    whole_points = [math.ceil(point) for point in exact_points]  # ints compare fast
+    index = marks[0].index
     has_one_counter = all(mark.index == index for mark in marks)
+    passed = Points([mark.count for mark in marks]).passed if has_one_counter else None
 
     def value(counts: Counts) -> Value:
         count = counts[index]
-        if has_one_counter and type(count) is int:
-            return functions[bisect_right(whole_points, count)](counts)
-        if has_one_counter and not isinstance(count, Tensor):
-            points = exact_points if isinstance(count, Fraction) else near_points
-            return functions[bisect_right(points, count)](counts)
+        if passed is not None and (type(count) is int or not isinstance(count, Tensor)):  # an int is tested fast
+            return functions[passed(count)](counts)
         are_reached = [mark.reached(counts) for mark in marks]
         if all(type(is_reached) is bool for is_reached in are_reached):
             last = max((i for i, is_reached in enumerate(are_reached, start=1) if is_reached), default=0)
@@ -425,7 +439,7 @@ def _elapsed(index: int, first: Exact) -> Callable[[Counts], Value]:
 
     def elapsed(counts: Counts) -> Value:
         count = counts[index]
-        if type(count) is int or isinstance(count, Fraction):
+        if isinstance(count, EXACT_TYPES):
             return max(count - first, 0)
         if _is_int64(count) and type(whole) is int and not fraction:
             return torch.clamp(count - whole, min=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from timesched import ops
 from timesched.ops import Value
-from timesched.positions import Counts, Frame, Resolved, nearest_float, split
+from timesched.positions import EXACT_TYPES, Counts, Frame, Points, Resolved, split
 from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 
@@ -41,46 +40,40 @@ class Cycles:
     The starts up to 2**63 are in a table, which is searched.
     """
 
-    __slots__ = ("_constants", "_firsts", "_lengths", "_nears", "_splits", "_starts", "_weights", "index")
+    __slots__ = ("_lengths", "_splits", "_starts", "_tables", "_weights", "index")
 
     def __init__(self, index: int, length: Exact, growth: Fraction) -> None:
         self.index = index
-        self._starts: list[Fraction] = []
-        self._lengths: list[Fraction] = []
+        starts: list[Fraction] = []
+        lengths: list[Fraction] = []
         start, length = Fraction(0), Fraction(length)
         self._weights: list[tuple[int, int, int]] = []  # (count - start) / length as (a * count - b) / d
         while start < 2**63:
             a = math.lcm(start.denominator, length.denominator)
             self._weights.append((a, int(a * start), int(a * length)))
-            self._starts.append(start)
-            self._lengths.append(length)
+            starts.append(start)
+            lengths.append(length)
             start, length = start + length, length * growth
-        self._nears = [nearest_float(start) for start in self._starts]
-        self._splits = [split(start) for start in self._starts]
-        self._firsts = [math.ceil(start) for start in self._starts]  # the first whole count of each cycle
-        self._constants = (
-            ops.constant([min(first, 2**63 - 1) for first in self._firsts], torch.int64),
-            ops.constant(self._nears, torch.float64),
+        self._starts = Points(starts)
+        self._lengths = list(map(float, lengths))
+        self._splits = [split(start) for start in starts]
+        self._tables = (
             ops.constant([int(whole) for whole, _ in self._splits], torch.int64),
             ops.constant([rest for _, rest in self._splits], torch.float64),
-            ops.constant([float(length) for length in self._lengths], torch.float64),
+            ops.constant(self._lengths, torch.float64),
         )
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done."""
         count = counts[self.index]
-        if type(count) is int or isinstance(count, Fraction):
-            k = bisect_right(self._firsts if type(count) is int else self._starts, count) - 1
-            a, b, d = self._weights[k]
+        i = self._starts.passed(count) - 1
+        if isinstance(count, EXACT_TYPES):
+            a, b, d = self._weights[i]
             return float((a * count - b) / d)
         whole: Any
         rest: Any
-        length: Any
         if isinstance(count, Tensor):
-            firsts, nears, *tables = self._constants
-            i = ops.count_not_above(nears if count.is_floating_point() else firsts, count) - 1
-            whole, rest, length = [ops.pick(table, i) for table in tables]
+            whole, rest, length = [ops.pick(table, i) for table in self._tables]
         else:
-            k = bisect_right(self._nears, count) - 1
-            (whole, rest), length = self._splits[k], float(self._lengths[k])
+            (whole, rest), length = self._splits[i], self._lengths[i]
         return ops.clip((ops.to_double(count - whole) - rest) / length)
