@@ -155,9 +155,9 @@ class Schedulers(LRScheduler):
 
     @cached_property
     def units(self) -> set[TimeUnit]:
-        """The units that the schedules and the average read on the clock."""
+        """The unit of the length, and the units that the schedules and the average read on the clock."""
         averaged = set() if self.average is None else self.average.units()
-        return averaged.union(*(bound.units() for bound in self.bound))
+        return {self.clock.max_duration.unit}.union(averaged, *(bound.units() for bound in self.bound))
 
     def step(self, epoch: int | None = None) -> None:
         """Write the present values."""

@@ -14,6 +14,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer
@@ -109,43 +110,18 @@ def schedule(
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
-    if not unused:
-        _continue_earlier_fit(trainer, counting)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
     schedulers.counting = counting
     counting.schedulers.append(schedulers)
-    callbacks = [callback for callback in trainer.callbacks if not _is_of_earlier_fit(callback, counting)]
     if evaluate_averaged:
-        # The first callback: a Checkpoint callback saves at the end of a validation, and must find the weights.
-        callbacks.insert(0, _AverageCallback(schedulers))
-    if counting not in callbacks:
-        callbacks.append(counting)
-    trainer.callbacks[:] = callbacks
+        counting.evaluated.append(schedulers)
+    if not unused:
+        # It is the first callback, and replaces the callback of an earlier fit. Other callbacks read its clock, and a
+        # Checkpoint callback saves at the end of a validation, and must find the weights.
+        others = [callback for callback in trainer.callbacks if not isinstance(callback, _CountingCallback)]
+        trainer.callbacks[:] = [counting, *others]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
-
-
-def _continue_earlier_fit(trainer: Trainer, counting: _CountingCallback) -> None:
-    """Set the clock to the end of an earlier fit of the Trainer, which this fit continues. Trial fits do not count.
-
-    Raises `ValueError` if the earlier fit has reached the length of this one.
-    """
-    earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
-    if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
-        return
-    counting.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock.explicit_units)
-    if counting.clock.done:
-        raise ValueError(
-            f"schedule.max_duration={str(counting.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
-            f"it. Pass a greater length, or make a new Trainer."
-        )
-
-
-def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
-    """Whether a callback counts, or runs validations on an average, for an earlier fit of the Trainer."""
-    if isinstance(callback, _AverageCallback):
-        return callback.schedulers not in counting.schedulers
-    return isinstance(callback, _CountingCallback) and callback is not counting
 
 
 class _CallbackSchedulers(CountingSchedulers):
@@ -179,7 +155,7 @@ class _CallbackSchedulers(CountingSchedulers):
 
 
 class _CountingCallback(Callback):
-    """Counts batches, and follows the Trainer's epochs."""
+    """Counts batches, follows the Trainer's epochs, and runs the validations of a fit on averages."""
 
     def __init__(self, trainer: Trainer, module: LightningModule, options: Options) -> None:
         self.trainer, self.options = trainer, options
@@ -188,8 +164,26 @@ class _CountingCallback(Callback):
         accumulates = any(isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks)
         self.epochs_vary = accumulates or trainer.reload_dataloaders_every_n_epochs > 0
         self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.evaluated: list[_CallbackSchedulers] = []  # those whose average is evaluated
+        self.swapped = ExitStack()  # closing it restores the weights
         self.pending: object = None  # a microbatch that has begun, and was not added to the counts yet
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
+        self._continue_earlier_fit(trainer)
+
+    def _continue_earlier_fit(self, trainer: Trainer) -> None:
+        """Set the clock to the end of an earlier fit of the Trainer, which this fit continues. Trial fits do not count.
+
+        Raises `ValueError` if the earlier fit has reached the length of this one.
+        """
+        earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
+        if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
+            return
+        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock.explicit_units)
+        if self.clock.done:
+            raise ValueError(
+                f"schedule.max_duration={str(self.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
+                f"it. Pass a greater length, or make a new Trainer."
+            )
 
     def configs(self, trainer: Trainer) -> list[LRSchedulerConfig]:
         """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
@@ -203,9 +197,9 @@ class _CountingCallback(Callback):
                 "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
                 "value of schedule() unchanged, or the list of several."
             )
-        loaders = trainer.fit_loop._combined_loader
-        several = loaders is not None and len(loaders.flattened) > 1
-        if several and self.options.count is None and TimeUnit.SAMPLE in self.units():
+        several = len(CombinedLoader(trainer.train_dataloader).flattened) > 1
+        reads_samples = any(TimeUnit.SAMPLE in schedulers.units for schedulers in self.schedulers)
+        if several and reads_samples and self.options.count is None:
             raise ValueError(
                 "samples: a schedule reads them, and the Trainer has several data loaders, of which the first would be "
                 "counted. Pass schedule(..., count=lambda batch: {'samples': ...})."
@@ -216,24 +210,17 @@ class _CountingCallback(Callback):
             self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
         self._stop_at_end(trainer)
 
-    def units(self) -> set[TimeUnit]:
-        """The units that the schedules and averages of all optimizers read, and the unit of the length."""
-        return {self.clock.max_duration.unit}.union(*(schedulers.units for schedulers in self.schedulers))
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
-        self._follow_epoch(trainer, 0)
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Note the counts of a microbatch, and log the values that it runs with."""
         self.pending = None  # if the module has refused the last microbatch
         if self.manual:
             self.count_batch()  # the batch in which a checkpoint was saved
-        if self.resumed:  # Lightning does not know its position in the epoch earlier
+        if batch_idx == 0 or self.resumed:  # earlier, Lightning does not know its position in the epoch
             self._follow_epoch(trainer, batch_idx)
         is_first = self.schedulers[0].counts is None  # microbatch of its batch
         self.pending = batch
-        if self.options.log and is_first and trainer._logger_connector.should_update_logs:  # as `LearningRateMonitor`
+        # Lightning's own LearningRateMonitor asks the same private attribute. No public one says when the Trainer logs.
+        if self.options.log and is_first and trainer._logger_connector.should_update_logs:
             self._log_values(trainer)
 
     def is_batch_refused(self) -> bool:
@@ -275,6 +262,17 @@ class _CountingCallback(Callback):
         if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
             self.schedulers[0].warn_of_early_end()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
+        for schedulers in self.evaluated if trainer.state.fn == TrainerFn.FITTING else ():
+            self.swapped.enter_context(schedulers.averaged(pl_module))
+
+    def on_validation_end(self, *arguments: object) -> None:
+        """Put the weights back, before another callback saves them. Also after a validation that failed."""
+        self.swapped.close()
+
+    on_exception = on_validation_end
+
     def _follow_epoch(self, trainer: Trainer, batch_idx: int) -> None:
         """Set the clock to the position of the Trainer, before a microbatch of an epoch.
 
@@ -291,11 +289,13 @@ class _CountingCallback(Callback):
         self.resumed = False
 
     def _log_values(self, trainer: Trainer) -> None:
+        """Log the values as `LearningRateMonitor` does: `LightningModule.log` would round them to float32."""
         values = {}
         for i, schedulers in enumerate(self.schedulers):
             suffix = f"-{i}" if i else ""
             values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
         for logger in trainer.loggers:
+            # The step at which the Trainer logs. `global_step` counts each of several optimizers.
             logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def _stop_at_end(self, trainer: Trainer) -> None:
@@ -307,7 +307,8 @@ def _make_clock(trainer: Trainer, module: LightningModule, options: Options) -> 
     """Make the clock of a run of the Trainer."""
     has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
     if has_no_loader and options.max_duration is not None:
-        # The Trainer would begin to iterate the loader, and a loader whose batches grow reads this clock.
+        # The Trainer would begin to iterate the loader, and a loader whose batches grow reads this clock. Before that,
+        # only this private attribute has the loader.
         has_no_loader = find_sampler(trainer.fit_loop._data_source.dataloader()) is None
     if has_no_loader:
         trainer.fit_loop.setup_data()
@@ -320,7 +321,8 @@ def _make_clock(trainer: Trainer, module: LightningModule, options: Options) -> 
         process_group=trainer.world_size > 1,
     )
     if has_no_loader and trainer.ckpt_path is not None:
-        # The Trainer does not resume a loader that was made before it reads the checkpoint.
+        # The Trainer does not resume a loader that was made before it reads the checkpoint, and no public method drops
+        # the loader.
         trainer.fit_loop._combined_loader = None
     return clock
 
@@ -352,25 +354,6 @@ def _total_steps(trainer: Trainer, module: LightningModule) -> int:
             f"max_duration=None: the Trainer reloads its data loader, whose length may change. {_PASS_LENGTH}"
         )
     return int(steps)
-
-
-class _AverageCallback(Callback):
-    """Runs the validations of a fit on the average of these schedulers."""
-
-    def __init__(self, schedulers: _CallbackSchedulers) -> None:
-        self.schedulers = schedulers
-        self.swapped = ExitStack()  # closing it restores the weights
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
-        if trainer.state.fn == TrainerFn.FITTING:
-            self.swapped.enter_context(self.schedulers.averaged(pl_module))
-
-    def on_validation_end(self, *arguments: object) -> None:
-        """Put the weights back, before another callback saves them. Also after a validation that failed."""
-        self.swapped.close()
-
-    on_exception = on_validation_end
 
 
 def count_tensors(batch: object) -> dict[str, int]:
