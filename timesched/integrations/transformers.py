@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -46,6 +47,8 @@ from .common import (
 )
 
 __all__ = ["Binding", "schedule"]
+
+_Method = Callable[..., Any]
 
 
 def schedule(
@@ -121,14 +124,17 @@ def schedule(
         average=average,
     )
     counting = _CountingCallback(trainer, options)
-    # The methods that a Trainer lets its users replace.
+    # These methods are made to be replaced, and no callback serves as well.
+    # No event comes between the making of the optimizer and the load of the scheduler's state.
     trainer.create_scheduler = counting.create_scheduler
-    trainer.get_train_dataloader = counting.get_train_dataloader
-    trainer.log = counting.log
-    if count is not None:
-        trainer.get_batch_samples = counting.get_batch_samples
-    if evaluate_averaged:
-        trainer.evaluate = counting.evaluate
+    # An event gets the data loader only after that load, which reads the length of its epochs.
+    trainer.get_train_dataloader = partial(counting.get_train_dataloader, trainer.get_train_dataloader)
+    # An event of a callback comes too late for the callbacks before it, and for the `log` of a subclass.
+    trainer.log = partial(counting.log, trainer.log)
+    if count is not None:  # no event gets the batch
+        trainer.get_batch_samples = partial(counting.get_batch_samples, trainer.get_batch_samples)
+    if evaluate_averaged:  # no event comes before an evaluation
+        trainer.evaluate = partial(counting.evaluate, trainer.evaluate)
     trainer.add_callback(counting)
 
 
@@ -211,11 +217,6 @@ class _CountingCallback(TrainerCallback):
 
     def __init__(self, trainer: Trainer, options: Options) -> None:
         self.trainer, self.options = trainer, options
-        # The Trainer's own methods, which the methods that replace them call.
-        self.trainer_get_train_dataloader = trainer.get_train_dataloader
-        self.trainer_log = trainer.log
-        self.trainer_get_batch_samples = trainer.get_batch_samples
-        self.trainer_evaluate = trainer.evaluate
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
         self.epoch: _Epoch  # of this loader
@@ -223,16 +224,15 @@ class _CountingCallback(TrainerCallback):
         self.tokens: int  # that the Trainer has counted
         self.last_values: dict[str, float] = {}  # with which the last batch ran
 
-    def log(self, logs: dict[str, float], *arguments: object, **keywords: object) -> None:
+    # The methods that replace methods of the Trainer. The first argument of all but one is the Trainer's own method.
+
+    def log(self, log: _Method, logs: dict[str, float], *arguments: object, **keywords: object) -> None:
         """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
-        self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
+        log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
-    def get_train_dataloader(self, *arguments: object, **keywords: object) -> Any:
-        """Return the Trainer's data loader, and keep it: no later hook before the scheduler has it.
-
-        Raises `ValueError` if its batches grow.
-        """
-        self.loader = self.trainer_get_train_dataloader(*arguments, **keywords)
+    def get_train_dataloader(self, get_train_dataloader: _Method, *arguments: object, **keywords: object) -> Any:
+        """Return the Trainer's data loader, and keep it. Raises `ValueError` if its batches grow."""
+        self.loader = get_train_dataloader(*arguments, **keywords)
         if find_sampler(self.loader) is not None:
             raise ValueError(
                 "Trainer.get_train_dataloader: the loader has a BatchSizeSampler, and the Trainer computes its epochs "
@@ -240,24 +240,23 @@ class _CountingCallback(TrainerCallback):
             )
         return self.loader
 
-    def get_batch_samples(self, *arguments: object, **keywords: object) -> tuple[Any, ...]:
+    def get_batch_samples(self, get_batch_samples: _Method, *arguments: object, **keywords: object) -> tuple[Any, ...]:
         """Return the microbatches of a batch, and count them by the user's function."""
         assert self.options.count is not None  # otherwise the Trainer keeps its own method
-        microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
+        microbatches, *rest = get_batch_samples(*arguments, **keywords)
         for microbatch in microbatches:
             self.schedulers.add_microbatch(microbatch, self.options.count)
         return microbatches, *rest
 
-    def evaluate(self, *arguments: object, **keywords: object) -> object:
+    def evaluate(self, evaluate: _Method, *arguments: object, **keywords: object) -> object:
         """Evaluate the average in place of the weights, once the first training has made it."""
         schedulers = self.trainer.lr_scheduler
         with nullcontext() if schedulers is None else schedulers.averaged(self.trainer.model):
-            return self.trainer_evaluate(*arguments, **keywords)
+            return evaluate(*arguments, **keywords)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
-        optimizer = self.trainer.optimizer if optimizer is None else optimizer
-        optimizer = _unwrap(optimizer)
+        optimizer = _unwrap(self.trainer.optimizer if optimizer is None else optimizer)
         plugin = _deepspeed_plugin(self.trainer)
         if plugin is not None and plugin.zero_stage > 0:
             _check_zero(plugin.zero_stage, optimizer, self.options.average)
@@ -277,7 +276,6 @@ class _CountingCallback(TrainerCallback):
         counts_per_rank = options.count is not None or TimeUnit.SECOND in units  # the Trainer counts for all ranks
         clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
         self.schedulers = _TrainerSchedulers(optimizer, clock, options.entries, options.on_change, average)
-        self.schedulers.units = units
         self.trainer.lr_scheduler = self.schedulers
         return self.schedulers
 
@@ -463,10 +461,7 @@ def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
 
 def _count_samples(sampler: Sized, loader: DataLoader[object], trainer: Trainer, ranks: int) -> int:
     """Count the samples that the sampler of a data loader returns in an epoch, to all ranks."""
-    if isinstance(loader.batch_sampler, BatchSamplerShard):
-        return len(sampler)
-    if isinstance(sampler, DistributedSampler):
+    if isinstance(sampler, DistributedSampler) and not isinstance(loader.batch_sampler, BatchSamplerShard):
         return int(trainer.num_examples(loader))
-    if isinstance(loader, DataLoaderDispatcher):
-        return len(sampler)
-    return len(sampler) * ranks  # each rank has its own sampler
+    is_shared = isinstance(loader.batch_sampler, BatchSamplerShard) or isinstance(loader, DataLoaderDispatcher)
+    return len(sampler) * (1 if is_shared else ranks)  # otherwise each rank has its own sampler
