@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -247,10 +247,7 @@ class Schedulers(LRScheduler):
 
 def pair_states(schedulers: Iterable[Bound], states: Sequence[StateDict]) -> list[tuple[Bound, StateDict]]:
     """Pair each scheduler with the state of its key and tags, if there is one."""
-    pairs = []
-    for bound in schedulers:
-        pairs += [(bound, state) for state in states if bound.is_of(state)]
-    return pairs
+    return [(bound, state) for bound, state in product(schedulers, states) if bound.is_of(state)]
 
 
 def load_states(

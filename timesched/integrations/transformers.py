@@ -315,9 +315,7 @@ class _CountingCallback(TrainerCallback):
                 "of the optimizer, such as '100ba'."
             )
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
         self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
@@ -326,9 +324,7 @@ class _CountingCallback(TrainerCallback):
         for warning in self.schedulers.load_warnings if state.is_world_process_zero else ():
             warnings.warn(warning.message, warning.category, stacklevel=2)
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Count a batch, between the step of the optimizer and the step of the scheduler."""
         schedulers, clock = self.schedulers, self.schedulers.clock
         self.last_values = schedulers.named_values() if self.options.log else {}
@@ -363,7 +359,7 @@ class _CountingCallback(TrainerCallback):
             self.schedulers.clock.next_epoch()
             self.schedulers.refresh()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Warn if the Trainer ended before the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
             self.schedulers.warn_of_early_end()
