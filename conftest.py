@@ -3,12 +3,10 @@
 import importlib.util
 from pathlib import Path
 
-# Doctests are collected from every module of the package, and each of these needs the trainer of its name.
-TRAINERS = ("composer", "transformers", "lightning", "accelerate", "torchtitan", "axolotl", "swift")
-collect_ignore = [f"timesched/integrations/{name}.py" for name in TRAINERS if importlib.util.find_spec(name) is None]
-PARTS = {"composer_state": "composer", "llmfoundry": "composer", "section": "transformers"}  # by the trainer they need
-for name, trainer in PARTS.items():
-    collect_ignore += [] if importlib.util.find_spec(trainer) else [f"timesched/integrations/{name}.py"]
+from tools.adapters import modules_without_packages
+
+# Doctests are collected from every module of the package.
+collect_ignore = [str(module) for module in modules_without_packages()]
 collect_ignore += ["docs/conf.py", "docs/_ext"]  # for Sphinx, which the tests' environments lack
 
 # Composer's environment is for Composer: see tests/conftest.py.

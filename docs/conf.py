@@ -12,6 +12,7 @@ from fontTools import subset
 from sphinx.application import Sphinx
 
 import timesched
+from tools.adapters import ALL_PACKAGES
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
@@ -54,8 +55,7 @@ pages_of_files = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 
-autodoc_mock_imports = ["accelerate", "axolotl", "composer", "lightning", "pydantic", "swift", "torchtitan"]
-autodoc_mock_imports += ["transformers", "tyro"]
+autodoc_mock_imports = ALL_PACKAGES  # of the trainers
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # what a subclass does not describe is described at its base
 autodoc_member_order = "bysource"

@@ -16,6 +16,8 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 from torch.torch_version import TorchVersion
 
+from tools.adapters import TRAINERS
+
 HERE = Path(__file__).parent
 
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
@@ -29,7 +31,7 @@ PATHS = chain(HERE.iterdir(), *[HERE.glob(f"{name}/*") for name in IN_PART])
 WITHOUT = [str(path.relative_to(HERE)) for path in PATHS if path.name not in IN_PART]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
-EXTRAS = ("deepspeed", "torchtitan", "trl")  # with a test file each
+WITH_A_FILE = (*TRAINERS, "deepspeed", "trl")  # may have a test file of their name
 HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))
 
 # Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
@@ -40,7 +42,7 @@ collect_ignore = [
     *([] if HAS_XLA else ["xla"]),
     *([] if HAS_TRAINERS or HAS_COMPOSER else ["trainers"]),
     "trainers/rows",  # what the tests there import, each for one trainer
-    *[f"trainers/test_{name}.py" for name in EXTRAS if importlib.util.find_spec(name) is None],
+    *[f"trainers/test_{name}.py" for name in WITH_A_FILE if importlib.util.find_spec(name) is None],
     *([] if HAS_FAKE_CUDA else ["cuda"]),
 ]
 

@@ -1,7 +1,8 @@
 """The galleries: pictures of all schedules and absolute-value schedulers, drawn when the site is built.
 
-A page begins with small pictures of all, in groups. Each large one comes from the code that stands below it. A public
-class without a picture is a warning, which fails the build. The reference shows the small pictures, too.
+A page begins with small pictures of all, in groups. The code below a large picture draws it. A public class without a
+picture is a warning, which fails the build. The reference shows the small pictures, too. The calls and their groups are
+in the tables of the tests.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import matplotlib
 import torch
 from docutils import nodes
-from gallery_calls import CLOSED_FORMS, GROUPS, WITHOUT_PICTURE
 from matplotlib import pyplot
 from picture_style import LR_LABEL, as_svg, for_page, style
 from reference import ROOT, rest
@@ -28,7 +27,8 @@ from thumbnails import small, thumbnail
 
 import timesched
 from optim import lr_scheduler
-from tests.laws.rows import pictures
+from tests.laws.rows import EXAMPLES, pictures
+from tests.optim.schedulers.rows import PICTURES
 from timesched.drawing.svg import COLOURS
 
 log = logging.getLogger(__name__)
@@ -37,21 +37,19 @@ log = logging.getLogger(__name__)
 SIZES = {"font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9}
 WIDTH = 4.8  # inches: letters are still readable where a phone makes a picture smaller
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A class by its public name, and its pictures: code and SVG."""
-
-    name: str
-    thing: Any
-    pictures: list[tuple[str, str]]
+MODULES = {"schedules": timesched, "closed_forms": lr_scheduler}  # by the galleries' pages
+GROUPS = {"schedules": EXAMPLES, "closed_forms": PICTURES}
+# The base class; another name of ChainedLR; and the values of another scheduler, times a number of each group.
+WITHOUT_PICTURE = {"LRScheduler", "ChainedScheduler", "ScalePerParamLR"}
 
 
-def schedules() -> Iterator[Entry]:
-    for name in timesched.__all__:
-        thing = getattr(timesched, name)
-        if isinstance(thing, type) and issubclass(thing, timesched.Schedule) and thing is not timesched.Schedule:
-            yield Entry(f"timesched.{name}", thing, [schedule_picture(calls) for calls in pictures(name)])
+def public_names(page: str) -> list[str]:
+    """The names of the classes that a page must show."""
+    if page == "closed_forms":
+        return [name for name in lr_scheduler.__all__ if name not in WITHOUT_PICTURE]
+    classes = [(name, getattr(timesched, name)) for name in timesched.__all__]
+    schedules = [(name, cls) for name, cls in classes if isinstance(cls, type) and issubclass(cls, timesched.Schedule)]
+    return [name for name, cls in schedules if cls is not timesched.Schedule]
 
 
 def wrapped(code: str) -> str:
@@ -71,14 +69,6 @@ def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:
         ax = pyplot.gca()
         ax.set_ylabel(ax.get_ylabel().replace("multiplier", LR_LABEL))
         return code, svg(ax, calls)
-
-
-def closed_forms() -> Iterator[Entry]:
-    for name in lr_scheduler.__all__:
-        calls = tuple(call for call in CLOSED_FORMS if call.startswith(f"{name}("))
-        pictures = [closed_form_picture(calls)] if calls else []
-        if name not in WITHOUT_PICTURE:
-            yield Entry(f"optim.lr_scheduler.{name}", getattr(lr_scheduler, name), pictures)
 
 
 def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
@@ -132,7 +122,7 @@ def thumbnail_of(name: str) -> tuple[str, str]:
         return "schedules", "".join(thumbnail(calls[0], '"1000ba"', *calls[1:]) for calls in pictures(short)[:1])
     if package == "optim.lr_scheduler":
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        calls = [call for call in CLOSED_FORMS if call.startswith(f"{short}(")]
+        calls = [call for calls in pictures(short, PICTURES) for call in calls]
         values = [eval(call, dict(vars(lr_scheduler), optimizer=optimizer)).values(120) for call in calls]
         lines = [[(float(i), value) for i, value in enumerate(each)] for each in values]
         return "closed_forms", small(lines, calls[0]) if calls else ""
@@ -179,33 +169,30 @@ class Gallery(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         page = self.arguments[0]
-        pages = {"schedules": schedules, "closed_forms": closed_forms}
-        entries = {entry.name.rpartition(".")[2]: entry for entry in pages[page]()}
-        groups = {title: names.split() for title, names in GROUPS[page].items()}
-        left = [name for name in entries if not any(name in names for names in groups.values())]
-        groups.setdefault("Decay", []).extend(left)
-        html = ""
+        groups = {title: dict.fromkeys(re.findall(r"(?m)^\w+", calls)) for title, calls in GROUPS[page].items()}
+        shown = [name for names in groups.values() for name in names]
+        for name in sorted({*public_names(page)} - {*shown}):
+            log.warning("%s is public and has no picture: give it an example", name)
+        html, package = "", MODULES[page].__name__
         for title, names in groups.items():
             cells = [
-                f'<a href="#{each.lower()}">{thumbnail_of(entries[each].name)[1]}<span class="pre">{each}</span></a>'
-                for each in names
+                f'<a href="#{name.lower()}">{thumbnail_of(f"{package}.{name}")[1]}<span class="pre">{name}</span></a>'
+                for name in names
             ]
-            html += f'<div style="--n:{len(names)}"><h3>{title}</h3>{"".join(cells)}</div>' if cells else ""
+            html += f'<div style="--n:{len(names)}"><h3>{title}</h3>{"".join(cells)}</div>'
         head = nodes.raw("", f'<div class="thumbnails">{html}</div>', format="html")
-        sections = [self.section(entries[name]) for names in groups.values() for name in names]
-        return [head, *self.parse_content_to_nodes(), *sections]
+        return [head, *self.parse_content_to_nodes(), *(self.section(page, name) for name in shown)]
 
-    def section(self, entry: Entry) -> nodes.section:
-        if not entry.pictures:
-            log.warning("%s is public and has no picture: give it an example", entry.name)
-        title = entry.name.rpartition(".")[2]
-        section = nodes.section("", nodes.title("", title), names=[nodes.fully_normalize_name(title)])
+    def section(self, page: str, name: str) -> nodes.section:
+        section = nodes.section("", nodes.title("", name), names=[nodes.fully_normalize_name(name)])
         self.state.document.note_implicit_target(section, section)
-        section += self.rest(summary(entry.thing))
-        for code, picture in entry.pictures:
+        module, draw = MODULES[page], schedule_picture if page == "schedules" else closed_form_picture
+        section += self.rest(summary(getattr(module, name)))
+        for calls in pictures(name, GROUPS[page]):
+            code, picture = draw(calls)
             section += nodes.raw("", f'<div class="picture">{picture}</div>', format="html")
             section += nodes.literal_block(code, code, language="python")
-        section += self.rest([f"All arguments: ``{entry.name}``."])
+        section += self.rest([f"All arguments: ``{module.__name__}.{name}``."])
         return section
 
     def rest(self, lines: list[str]) -> list[nodes.Node]:

@@ -31,15 +31,18 @@ from sphinx.util.inspect import signature, stringify_signature
 import optim
 import timesched
 from optim.scheduler import Scheduler
+from timesched import integrations
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("timesched", "optim")
+REFERENCE = ROOT / "docs/reference"
 PAGES = "api"  # the folder in docs/reference of the pages that are written here; git ignores it
+ADAPTERS = "adapters.txt"  # the file there that docs/reference/integrations.rst includes
 
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 ARXIV = re.compile(r"(?<![/`])arXiv:(\d{4}\.\d{4,5})")
-API = re.compile(r"^\.\. api:: (\S+)\n(?:   :\w+:.*\n)*((?:\n|   .*\n)*)", re.MULTILINE)
+API = re.compile(r"^\.\. api:: (\S+)\n(?:   :module:\n|   :subclasses: (\w+)\n)*((?:\n|   .*\n)*)", re.MULTILINE)
 STATE = re.compile(r" +(\w+): (.+), (\S+) = (.+?)(?:, if (.+))?")
 
 
@@ -167,18 +170,20 @@ def imported(env: BuildEnvironment, name: str) -> ModuleType:
 class Api(SphinxDirective):
     """A table of names with their first sentences, each of which leads to the page of the name.
 
-    The argument is a module. The content names what of it is shown; without content it is all of `__all__`. With the
+    The argument is a module. The content names what of it is shown; without content it is all of `__all__`. The option
+    `subclasses` names a class: the public classes below it are shown, except those that other lists name. With the
     option `module`, the docstring of the module stands above.
     """
 
     required_arguments = 1
-    option_spec = {"module": directives.flag}  # noqa: RUF012 (as in all directives of Sphinx)
+    # As in all directives of Sphinx:
+    option_spec = {"module": directives.flag, "subclasses": directives.unchanged}  # noqa: RUF012
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         module = imported(self.env, name)
-        names = shown_names(module, "\n".join(self.content))
+        names = shown_names(module, self.options.get("subclasses", ""), "\n".join(self.content))
         text: list[str] = []
         if "module" in self.options:
             text += [f".. py:module:: {name}", "", *rest(inspect.cleandoc(module.__doc__ or "").splitlines()), ""]
@@ -192,21 +197,44 @@ class Api(SphinxDirective):
         return parsed
 
 
-def shown_names(module: ModuleType, content: str) -> list[str]:
-    return content.split() or module.__all__
+def shown_names(module: ModuleType, base: str, content: str) -> list[str]:
+    if not base:
+        return content.split() or module.__all__
+    listed = {name for module_name, _, names in api_lists() if module_name == module.__name__ for name in names.split()}
+    others = [(name, getattr(module, name)) for name in sorted(module.__all__, key=str.lower) if name not in listed]
+    return [name for name, thing in others if isinstance(thing, type) and issubclass(thing, getattr(module, base))]
+
+
+@cache
+def api_lists() -> list[tuple[str, str, str]]:
+    """The module, the option `subclasses` and the content of each directive `api`."""
+    files = [*REFERENCE.glob("*.rst"), REFERENCE / PAGES / ADAPTERS]
+    return [entry for file in files for entry in API.findall(file.read_text(encoding="utf-8"))]
 
 
 def write_pages(app: Sphinx) -> None:
     """Writes the pages of all names that directives `api` show, as files, since Sphinx reads nothing else."""
-    folder = Path(app.srcdir) / "reference" / PAGES
+    folder = REFERENCE / PAGES
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for index in folder.parent.glob("*.rst"):
-        for module_name, content in API.findall(index.read_text(encoding="utf-8")):
-            module = imported(app.env, module_name)
-            for short in shown_names(module, content):
-                name = f"{module_name}.{short}"
-                (folder / f"{name}.rst").write_text(page(app.env, name, getattr(module, short)), encoding="utf-8")
+    (folder / ADAPTERS).write_text(adapter_sections(app.env), encoding="utf-8")
+    for module_name, base, content in api_lists():
+        module = imported(app.env, module_name)
+        for short in shown_names(module, base, content):
+            name = f"{module_name}.{short}"
+            (folder / f"{name}.rst").write_text(page(app.env, name, getattr(module, short)), encoding="utf-8")
+
+
+def adapter_sections(env: BuildEnvironment) -> str:
+    """A section for each adapter of a trainer, with the public names that its module defines."""
+    text = ""
+    for info in pkgutil.iter_modules(integrations.__path__):
+        module = imported(env, f"{integrations.__name__}.{info.name}")
+        public = [(name, getattr(module, name)) for name in getattr(module, "__all__", ())]
+        names = " ".join(name for name, thing in public if thing.__module__ == module.__name__)
+        if names:
+            text += f"{info.name}\n{'-' * len(info.name)}\n\n.. api:: {module.__name__}\n   :module:\n\n   {names}\n\n"
+    return text
 
 
 def page(env: BuildEnvironment, name: str, thing: Any) -> str:

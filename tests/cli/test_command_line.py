@@ -17,7 +17,7 @@ import optim
 import timesched
 from optim.config.names import LR
 from optim.config.read import read
-from tests.laws.rows import EXAMPLES
+from tests.laws.rows import EXAMPLE_CALLS
 from tests.torchrun import run_python
 from timesched import (
     Clock,
@@ -166,7 +166,7 @@ def test_a_schedule_by_name_is_checked_in_the_unit_of_its_run(capsys):
 
 
 def test_every_schedule_is_what_its_call_says(capsys):
-    calls = [line for line in EXAMPLES.splitlines() if line and "] * 2" not in line]  # which is no literal
+    calls = [line for line in EXAMPLE_CALLS if "] * 2" not in line]  # which is no literal
     run_in_epochs = ["--max-duration", "8ep", "--batches-per-epoch", "5", "--every", "3ba", "--format", "csv"]
     code, out, _ = run(capsys, "show", *calls, *run_in_epochs)
     head, *rows = csv.reader(io.StringIO(out))

@@ -18,13 +18,12 @@ from pathlib import Path
 import pytest
 
 from timesched.cli import main
+from tools.adapters import TRAINERS
 
 ROOT = Path(__file__).parents[2]
 COMMAND_LINE = ROOT / "docs/command_line.md"
 SCRIPTS = [ROOT / "docs" / name for name in ("quickstart.md", "distributed.md")]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *SCRIPTS, COMMAND_LINE]
-# The extras that only some environments have.
-TRAINERS = {"composer", "transformers", "lightning", "accelerate", "torchtitan"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
 
 

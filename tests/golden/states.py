@@ -20,7 +20,7 @@ from torch import Tensor
 
 import optim
 import timesched
-from tests.laws.rows import EXAMPLES
+from tests.laws.rows import EXAMPLE_CALLS
 from tests.optim import problems
 from tests.optim.rows import FULLEST
 from tests.optim.schedulers import building
@@ -95,9 +95,9 @@ def by_batch(clock: Any) -> float:
 def make_bound() -> dict[str, Callable[[], Loop]]:
     """Schedules of `bind` and `ScheduleLR`, by the names of the cases."""
     cases: dict[str, Callable[[], Loop]] = {}
-    for text in EXAMPLES.split("\n"):
-        if text and "] * 2" not in text:
-            schedule = read_schedule(text, {}, "EXAMPLES")
+    for text in EXAMPLE_CALLS:
+        if "] * 2" not in text:
+            schedule = read_schedule(text, {}, "EXAMPLE_CALLS")
             key = "betas[1]" if text.startswith("HalfLife") else "lr"
             cases[text] = lambda schedule=schedule, key=key: follow_clock(schedule, key=key)
     line = LinearScheduler(alpha_f=0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -64,61 +64,76 @@ class Row:
         return schedule()
 
 
-# Lines of one class make one picture in the documentation, but where an empty line stands between them.
-EXAMPLES = """
-StepScheduler("0.2dur", gamma=0.5)
-MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)
-ConstantScheduler(0.5, t_max="0.7dur")
-LinearScheduler(alpha_f=0.1, t_max="1dur")
-LinearScheduler(alpha_f=0.3, t_max="0.7dur")
-ExponentialScheduler(gamma=0.7, decay_period="0.1dur")
-ExponentialScheduler(gamma=0.4, decay_period="0.1dur")
-CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)
-CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)
-CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)
-CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)
-PolynomialScheduler(power=0.5)
-PolynomialScheduler(power=2.0)
-PolynomialScheduler(power=4.0)
-MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)
-ConstantWithWarmupScheduler("0.1dur")
+# Calls by the groups of the gallery. Lines of one class make one picture there, unless an empty line separates them.
+EXAMPLES = {
+    "Warmup and decay": """
 LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)
 CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)
 PolynomialWithWarmupScheduler("0.1dur", power=2.0)
 PolynomialWithWarmupScheduler("0.1dur", power=4.0)
+InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")
+MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)
+ConstantWithWarmupScheduler("0.1dur")
+""",
+    "WSD": """
 WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="linear", decay="linear")
 WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="cosine", decay="cosine")
 WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="1-sqrt", decay="1-sqrt")
 WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="square", decay="geometric")
-InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")
+""",
+    "Piecewise": """
+PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])
+MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)
+StepScheduler("0.2dur", gamma=0.5)
+ConstantScheduler(0.5, t_max="0.7dur")
+""",
+    "Decay": """
+LinearScheduler(alpha_f=0.1, t_max="1dur")
+LinearScheduler(alpha_f=0.3, t_max="0.7dur")
+CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)
+CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)
+PolynomialScheduler(power=0.5)
+PolynomialScheduler(power=2.0)
+PolynomialScheduler(power=4.0)
+ExponentialScheduler(gamma=0.7, decay_period="0.1dur")
+ExponentialScheduler(gamma=0.4, decay_period="0.1dur")
 PowerScheduler("0.05dur", power=0.5)
 PowerScheduler("0.05dur", power=1.0)
-PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])
 RexScheduler(d=0.0)
 RexScheduler(d=0.5)
 RexScheduler(d=0.9)
+""",
+    "Cyclic": """
 OneCycleScheduler(anneal="cosine", three_phase=False)
 OneCycleScheduler(anneal="linear", three_phase=True)
 CyclicScheduler("0.1dur", mode="triangular")
 CyclicScheduler("0.1dur", mode="triangular2")
 CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)
-WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")
-ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])
-CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")
-SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])
-
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)
+""",
+    "Betas, as values": """
 HalfLife("0.002dur")
 HalfLife("0.01dur")
+""",
+    "Made of other schedules": """
+WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")
+CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")
+SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])
+ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])
+
 CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")
 SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])
-"""
+""",
+}
+EXAMPLE_CALLS = [call for calls in EXAMPLES.values() for call in calls.split("\n") if call]
 
 
-def pictures(name: str) -> list[tuple[str, ...]]:
+def pictures(name: str, examples: Mapping[str, str] = EXAMPLES) -> list[tuple[str, ...]]:
     """The calls of a class in each of its pictures."""
-    parts = [part.strip().splitlines() for part in EXAMPLES.split("\n\n")]
-    found = [tuple(call for call in calls if call.startswith(f"{name}(")) for calls in parts]
-    return [calls for calls in found if calls]
+    parts = [part.splitlines() for calls in examples.values() for part in calls.split("\n\n")]
+    calls_by_part = [tuple(call for call in part if call.startswith(f"{name}(")) for part in parts]
+    return [calls for calls in calls_by_part if calls]
 
 
 # How arguments are drawn

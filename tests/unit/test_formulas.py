@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import timesched
-from tests.laws.rows import EXAMPLES
+from tests.laws.rows import EXAMPLE_CALLS
 from timesched import Horizon, Schedule, Time
 
 RUN = Horizon("100ba")
@@ -17,7 +17,7 @@ CLASSES = [
     getattr(timesched, name) for name in timesched.__all__ if name.endswith("Scheduler") and name != "ComposerScheduler"
 ]
 DECAYS = ("linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric", "harmonic")
-CALLS = [call for call in EXAMPLES.splitlines() if call and "HalfLife" not in call]  # see test_half_lives.py
+CALLS = [call for call in EXAMPLE_CALLS if "HalfLife" not in call]  # see test_half_lives.py
 CALLS += [f'WarmupStableDecayScheduler("10ba", "40ba", alpha_s=0.2, alpha_f=0.1, decay="{each}")' for each in DECAYS]
 CALLS += [f'CooldownScheduler(PowerScheduler("5ba"), "20ba", "30ba", alpha_f=0.1, decay="{each}")' for each in DECAYS]
 CALLS += [f'PiecewiseScheduler([["0ba", 0.5], ["30ba", 0.1], ["90ba", 0.4, "{each}"]])' for each in DECAYS]

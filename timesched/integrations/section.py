@@ -20,6 +20,8 @@ from timesched.reading import prefix_errors, read_schedule
 from .common import Binding, MakeAverage
 from .transformers import schedule
 
+__all__ = ["schedule_by_section"]
+
 _OPTIONS = ("max_duration", "tokens_per_sample", "ssr", "on_change", "log", "evaluate_averaged")
 _KEYS = ("schedules", *_OPTIONS, "average")
 _EXAMPLE = "[\"WSD('0.02dur', t_decay='0.2dur')\"]"

@@ -86,3 +86,46 @@ EXAMPLES: dict[str, tuple[Arguments, ...]] = {
 }
 CASES = [(stem, arguments) for stem, several in EXAMPLES.items() for arguments in several]
 IDS = [f"{stem}{i}" for stem, several in EXAMPLES.items() for i in range(len(several))]
+
+# Calls by the groups of the gallery, for the pictures there. Lines of one class make one picture.
+PICTURES = {
+    "WSD": """
+WarmupStableDecayLR(optimizer, 0.1, total_iters=100, warmup_iters=10, decay_iters=40, decay="linear")
+WarmupStableDecayLR(optimizer, 0.1, total_iters=100, warmup_iters=10, decay_iters=40, decay="cosine")
+WarmupStableDecayLR(optimizer, 0.1, total_iters=100, warmup_iters=10, decay_iters=40, decay="1-sqrt")
+""",
+    "Decay": """
+LinearLR(optimizer, 0.1, 0.02, total_iters=40, cycle=False)
+LinearLR(optimizer, 0.1, 0.02, total_iters=40, cycle=True)
+CosineDecayLR(optimizer, 0.1, 0.01, total_iters=80)
+CosineAnnealingLR(optimizer, 0.1, T_max=40)
+PolynomialLR(optimizer, 0.1, 0.0, total_iters=100, power=0.5)
+PolynomialLR(optimizer, 0.1, 0.0, total_iters=100, power=2.0)
+ExponentialLR(optimizer, 0.1, total_iters=20, decay_rate=0.5, staircase=False)
+ExponentialLR(optimizer, 0.1, total_iters=20, decay_rate=0.5, staircase=True)
+MultiplicativeLR(optimizer, 0.1, coefficient=0.97)
+InverseExponentialTimeDecayLR(optimizer, 0.1, step_exponent=1.0, total_iters=20, decay_rate=0.5)
+InverseExponentialTimeDecayLR(optimizer, 0.1, step_exponent=1.5, total_iters=20, decay_rate=0.5)
+InverseSquareRootDecayLR(optimizer, 0.1, scale=4.0, warmup_steps=16)
+LambdaLR(optimizer, 0.1)
+""",
+    "Piecewise": """
+ConstantLR(optimizer, 0.1)
+StepLR(optimizer, 0.1, step_size=25, gamma=0.5)
+MultiStepLR(optimizer, 0.1, gamma=0.5, milestones=[40, 60, 80])
+PiecewiseConstantLR(optimizer, [0.1, 0.05, 0.01], milestones=[40, 80])
+""",
+    "Cyclic": """
+OneCycleLR(optimizer, 0.01, 0.1, total_steps=100, anneal_strategy="cos", three_phase=False)
+OneCycleLR(optimizer, 0.01, 0.1, total_steps=100, anneal_strategy="linear", three_phase=True)
+CyclicLR(optimizer, 0.02, 0.1, step_size_up=15, mode="triangular")
+CyclicLR(optimizer, 0.02, 0.1, step_size_up=15, mode="triangular2")
+CyclicLR(optimizer, 0.02, 0.1, step_size_up=15, mode="exp_range", gamma=0.98)
+CosineAnnealingWarmRestarts(optimizer, 0.1, T_0=20, T_mult=1)
+CosineAnnealingWarmRestarts(optimizer, 0.1, T_0=20, T_mult=2)
+""",
+    "Made of other schedulers": """
+SequentialLR(optimizer, [LinearLR(optimizer, 0.0, 0.1, 20), StepLR(optimizer, 0.1, 30, 0.5)], milestones=[20])
+ChainedLR([LinearLR(optimizer, 0.02, 0.1, 20), StepLR(optimizer, 0.1, 30, 0.5)])
+""",
+}
