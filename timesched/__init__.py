@@ -20,7 +20,11 @@ from timesched.composition import CooldownScheduler, ProductScheduler, SequenceS
 from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedule import ComposerScheduler, Schedule
-from timesched.schedulers import *  # noqa: F403  # the names of its `__all__`
+from timesched.schedulers.cycles import *  # noqa: F403
+from timesched.schedulers.decay import *  # noqa: F403
+from timesched.schedulers.piecewise import *  # noqa: F403
+from timesched.schedulers.warmup import *  # noqa: F403
+from timesched.schedulers.without_warmup import *  # noqa: F403
 from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
 __version__ = "0.1.0"

@@ -86,8 +86,5 @@ def test_with_torchs_defaults_written_out_the_steps_are_torchs(name):
     assert not torch.equal(flat(mine)[0], parameters(name)[0])
 
 
-def test_what_torch_has_none_of_is_named():
+def test_the_tables_name_our_optimizers():
     assert {who for who, *_ in DEFAULTS + ARGUMENTS} <= set(NAMES)
-    (sentence,) = re.findall("^(.*) do not exist in torch", (DOCS / PAGE).read_text("utf-8"), re.MULTILINE)
-    alone = {name for name in NAMES if not hasattr(torch.optim, name)} - {"Muon"}  # torch 2.9 has it
-    assert set(re.findall(r"`(\w+)`", sentence)) == alone

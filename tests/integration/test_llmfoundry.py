@@ -6,7 +6,9 @@ llm-foundry does not install here. `make_scheduler` and `make_optimizer` restate
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import json
 import pickle
 import re
@@ -25,6 +27,7 @@ import timesched
 from optim.config.names import optimizers
 from tests.docs.tables import page_yaml
 from tests.integration import training
+from tests.laws.rows import EXAMPLE_CALLS
 from tests.torchrun import ROOT, run_python
 from timesched import Clock, bind, schedulers
 from timesched.integrations import llmfoundry
@@ -61,42 +64,32 @@ def read_entry(text: str) -> tuple[str, dict[str, Any]]:
     return arguments.pop("name"), arguments
 
 
-# An entry for each schedule, as a YAML has it.
+def write_entry(call: str) -> str:
+    """The entry of a YAML that makes the same schedule as a call with plain arguments."""
+    node: Any = ast.parse(call, mode="eval").body
+    values = [ast.literal_eval(value) for value in node.args]
+    named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+    arguments = inspect.signature(getattr(timesched, node.func.id)).bind(*values, **named).arguments
+    return json.dumps({"name": f"timesched.{node.func.id}", **arguments})  # which is YAML, too
+
+
+# Entries as a YAML has them, and one for each example of a schedule that takes no other schedule.
 ENTRIES = {
-    "{name: timesched.ConstantScheduler, alpha: 0.5}": timesched.ConstantScheduler(0.5),
-    "{name: timesched.ConstantWithWarmupScheduler, t_warmup: 3ba}": timesched.ConstantWithWarmupScheduler("3ba"),
-    "{name: timesched.CosineAnnealingScheduler, alpha_f: 0.1}": timesched.CosineAnnealingScheduler(alpha_f=0.1),
-    "{name: timesched.CosineAnnealingWarmRestartsScheduler, t_0: 3ba}": (
-        timesched.CosineAnnealingWarmRestartsScheduler("3ba")
-    ),
-    "{name: timesched.CosineAnnealingWithWarmupScheduler, t_warmup: 0.2dur}": (
-        timesched.CosineAnnealingWithWarmupScheduler("0.2dur")
-    ),
-    "{name: timesched.CyclicScheduler, t_up: 2ba}": timesched.CyclicScheduler("2ba"),
-    "{name: timesched.ExponentialScheduler, gamma: 0.5}": timesched.ExponentialScheduler(0.5),
     "{name: timesched.InverseSquareRootWithWarmupScheduler, t_warmup: 3ba, t_scale: 3ba, t_cooldown: 0ba}": (
         timesched.InverseSquareRootWithWarmupScheduler("3ba", t_scale="3ba", t_cooldown="0ba")
     ),
     "{name: timesched.LinearScheduler, t_max: 1dur}": timesched.LinearScheduler(),
-    "{name: timesched.LinearWithWarmupScheduler, t_warmup: 0.25dur}": timesched.LinearWithWarmupScheduler("0.25dur"),
     "{name: timesched.MultiStepScheduler, milestones: [5ba, 40sp], gamma: 0.5}": (
         timesched.MultiStepScheduler(["5ba", "40sp"], 0.5)
     ),
-    "{name: timesched.MultiStepWithWarmupScheduler, t_warmup: 2ba, milestones: [5ba]}": (
-        timesched.MultiStepWithWarmupScheduler("2ba", ["5ba"])
-    ),
-    "{name: timesched.OneCycleScheduler}": timesched.OneCycleScheduler(),
     "{name: timesched.PiecewiseScheduler, points: [[0ba, 1.0], [5ba, 0.2]]}": (
         timesched.PiecewiseScheduler([["0ba", 1.0], ["5ba", 0.2]])
     ),
-    "{name: timesched.PolynomialScheduler, power: 2.0}": timesched.PolynomialScheduler(2.0),
-    "{name: timesched.PolynomialWithWarmupScheduler, t_warmup: 2ba}": timesched.PolynomialWithWarmupScheduler("2ba"),
-    "{name: timesched.PowerScheduler, t_scale: 2ba}": timesched.PowerScheduler("2ba"),
-    "{name: timesched.RexScheduler}": timesched.RexScheduler(),
-    "{name: timesched.StepScheduler, step_size: 2ba}": timesched.StepScheduler("2ba"),
-    "{name: timesched.WarmupStableDecayScheduler, t_warmup: 0.1dur, t_decay: 0.5dur}": (
-        timesched.WarmupStableDecayScheduler("0.1dur", t_decay="0.5dur")
-    ),
+    **{
+        write_entry(call): eval(call, vars(timesched))
+        for call in EXAMPLE_CALLS
+        if call.partition("(")[0] in schedulers.__all__
+    },
 }
 
 

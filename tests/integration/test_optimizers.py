@@ -18,25 +18,12 @@ from tests.integration.training import (
     make_trainer,
     saving,
 )
+from tests.optim.rows import TRAINING_LR
 from tests.optim.signatures import MATRICES, NAMES
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs and a half
 MIDDLE = 11  # inside the second epoch
-RATES = {
-    **{"SGD": 0.5, "ASGD": 2.0, "Adadelta": 30.0, "Adafactor": 0.3, "Adagrad": 0.2, "Adam": 0.1, "AdamW": 0.1},
-    **{
-        "Adamax": 0.2,
-        "Lamb": 0.2,
-        "Lion": 0.05,
-        "Muon": 0.1,
-        "NAdam": 0.1,
-        "NorMuon": 0.1,
-        "RAdam": 0.6,
-        "RMSprop": 0.02,
-    },
-    **{"Rprop": 0.1},
-}
 # What makes each keep as much state as it can.
 MORE: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "dampening": 0.1},
@@ -54,14 +41,14 @@ def run(name: str, **options: Any) -> dict[str, Any]:
     if name in MATRICES:
         model.head.register_parameter("bias", None)
     decay = {} if name == "Rprop" else {"weight_decay": 0.001}
-    optimizer = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))
+    optimizer = getattr(optim, name)(model.parameters(), lr=TRAINING_LR[name], **decay, **MORE.get(name, {}))
     callbacks = [Schedules(Binding(schedule, "weight_decay"))] if decay else []
     settings = {"schedulers": schedule, "max_duration": f"{BATCHES}ba"}
     return finish(*make_trainer(callbacks, model, optimizer, **settings, **options))
 
 
 def test_every_optimizer_trains_is_saved_and_resumed(tmp_path: Path) -> None:
-    assert list(RATES) == NAMES
+    assert list(TRAINING_LR) == NAMES
     full = {name: run(name, **saving(tmp_path / name, (MIDDLE, Event.BATCH_CHECKPOINT))) for name in NAMES}
     for name, done in full.items():
         losses = done["losses"]

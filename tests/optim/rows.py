@@ -251,3 +251,22 @@ FULLEST = [
 ]  # fmt: skip
 assert [row.name for row in FULLEST] == [name for name in NAMES] and len(BY_ID) == len(ROWS)
 BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+# Learning rates that train the small model of tests/integration/test_optimizers.py.
+TRAINING_LR = {
+    "SGD": 0.5,
+    "ASGD": 2.0,
+    "Adadelta": 30.0,
+    "Adafactor": 0.3,
+    "Adagrad": 0.2,
+    "Adam": 0.1,
+    "AdamW": 0.1,
+    "Adamax": 0.2,
+    "Lamb": 0.2,
+    "Lion": 0.05,
+    "Muon": 0.1,
+    "NAdam": 0.1,
+    "NorMuon": 0.1,
+    "RAdam": 0.6,
+    "RMSprop": 0.02,
+    "Rprop": 0.1,
+}

@@ -12,6 +12,8 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeError, exact_number
 from timesched.time.value import TimeLike
 
+__all__ = ["CyclicScheduler", "OneCycleScheduler"]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneCycleScheduler(Schedule):

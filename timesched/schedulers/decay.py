@@ -16,6 +16,8 @@ from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text
 from timesched.time.value import TimeLike
 
+__all__ = ["InverseSquareRootWithWarmupScheduler", "PowerScheduler", "RexScheduler", "WarmupStableDecayScheduler"]
+
 
 def check_phases_fit(label: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
     """Raise `UnsuitableRun`, which begins with `label`, if a warmup and a decay take longer than the available time.

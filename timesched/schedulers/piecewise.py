@@ -14,6 +14,8 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeError
 from timesched.time.value import Time
 
+__all__ = ["PiecewiseScheduler"]
+
 _read_time = time().metadata["read"]
 _read_value = number().metadata["read"]
 _read_shape = choice("linear", *shapes.DECAYS).metadata["read"]

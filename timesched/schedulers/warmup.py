@@ -18,6 +18,14 @@ from timesched.schedule import Schedule
 from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
 
+__all__ = [
+    "ConstantWithWarmupScheduler",
+    "CosineAnnealingWithWarmupScheduler",
+    "LinearWithWarmupScheduler",
+    "MultiStepWithWarmupScheduler",
+    "PolynomialWithWarmupScheduler",
+]
+
 
 @contextmanager
 def name_in_errors(schedule: Schedule) -> Iterator[None]:

@@ -18,6 +18,17 @@ from timesched.restarts import check_growth, cycle_progress
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
+__all__ = [
+    "ConstantScheduler",
+    "CosineAnnealingScheduler",
+    "CosineAnnealingWarmRestartsScheduler",
+    "ExponentialScheduler",
+    "LinearScheduler",
+    "MultiStepScheduler",
+    "PolynomialScheduler",
+    "StepScheduler",
+]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepScheduler(Schedule):

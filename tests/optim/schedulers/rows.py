@@ -1,4 +1,4 @@
-"""Examples of every closed-form scheduler: arguments by stem, with the names that the weight-decay classes have.
+"""Examples and arguments of every absolute-value scheduler, by stem, with the names that the weight-decay classes have.
 
 A scheduler inside another one is a `Nested`; building.py makes both, and translates the names for learning rates.
 """
@@ -86,6 +86,38 @@ EXAMPLES: dict[str, tuple[Arguments, ...]] = {
 }
 CASES = [(stem, arguments) for stem, several in EXAMPLES.items() for arguments in several]
 IDS = [f"{stem}{i}" for stem, several in EXAMPLES.items() for i in range(len(several))]
+
+# The arguments, in the names of weight-decay schedulers: facts of the release whose numbers are in
+# tests/golden/schedulers.json. WarmupStableDecay is ours.
+SIGNATURES = """
+Constant(val, total_iters=None)
+Polynomial(initial_val, end_val, total_iters, power=1.0, cycle=False)
+Linear(initial_val, end_val, total_iters, cycle=False)
+Exponential(initial_val, total_iters, decay_rate, staircase=False)
+InverseExponentialTimeDecay(initial_val, step_exponent, total_iters, decay_rate, staircase=False)
+InverseSquareRootDecay(initial_val=1.0, scale=1.0, warmup_steps=1.0)
+CosineDecay(initial_val, end_val, total_iters)
+Sequential(schedulers, milestones, last_epoch=-1)
+PiecewiseConstant(vals, milestones)
+MultiStep(initial_val, gamma, milestones)
+Step(initial_val, step_size, gamma)
+CosineAnnealing(initial_val, T_max, eta_min=0.0)
+Lambda(initial_val)
+CosineAnnealingWarmRestarts(initial_val, T_0, T_mult=1, eta_min=0.0)
+Multiplicative(initial_val, coefficient)
+Chained(schedulers)
+Cyclic(base_val, max_val, step_size_up=2000, step_size_down=None, mode='triangular', gamma=1.0, scale_mode='cycle')
+OneCycle(initial_val, max_val, total_steps=1000, pct_start=0.3, final_div_factor=10000.0, three_phase=False, \
+anneal_strategy='cos')
+ScalePerParam(scheduler)
+WarmupStableDecay(val, total_iters, warmup_iters, decay_iters, initial_val=0.0, end_val=0.0, warmup='linear', \
+decay='linear', decay_rate=0.5)
+""".strip().splitlines()
+# What an argument is, by its name; and the formulas in which no count may be 0.
+NUMBERS = "val initial_val end_val base_val max_val eta_min power decay_rate gamma scale step_exponent coefficient"
+NUMBERS += " T_mult pct_start final_div_factor"
+COUNTS = "total_iters warmup_iters decay_iters warmup_steps step_size T_max T_0 step_size_up step_size_down total_steps"
+LEAST_IS_1 = "Exponential InverseExponentialTimeDecay InverseSquareRootDecay Step CosineAnnealing Cyclic OneCycle"
 
 # Calls by the groups of the gallery, for the pictures there. Lines of one class make one picture.
 PICTURES = {

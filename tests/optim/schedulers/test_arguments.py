@@ -9,16 +9,21 @@ import torch
 import timesched
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
 from tests.optim.schedulers.building import RATES, class_of, constant, make, name_of, optimizer, rates
-from tests.optim.schedulers.rows import COSINE, EXAMPLES, STEPS, WARMUP, Nested
+from tests.optim.schedulers.rows import (
+    COSINE,
+    COUNTS,
+    EXAMPLES,
+    LEAST_IS_1,
+    NUMBERS,
+    STEPS,
+    WARMUP,
+    Nested,
+)
 from tests.optim.schedulers.test_composition import NO_CHILDREN
 
 nan, inf = float("nan"), float("inf")
 NO_NUMBERS = (nan, inf, None, "fast", "0.1dur", [0.1], 1j, True, torch.tensor(nan))
 NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_runs.py
-NUMBERS = "val initial_val end_val base_val max_val eta_min power decay_rate gamma scale step_exponent coefficient"
-NUMBERS += " T_mult pct_start final_div_factor"
-COUNTS = "total_iters warmup_iters decay_iters warmup_steps step_size T_max T_0 step_size_up step_size_down total_steps"
-LEAST_IS_1 = "Exponential InverseExponentialTimeDecay InverseSquareRootDecay Step CosineAnnealing Cyclic OneCycle"
 EACH_ARGUMENT = [
     (stem, name, wrong)
     for stem, examples in EXAMPLES.items()
