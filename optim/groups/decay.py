@@ -33,20 +33,19 @@ def set_weight_decay(
     layer type in `no_decay` gives 0 to the parameters that it selects by any of their names and modules. Parameters
     whose weight decay is not 0 get the tag.
     """
-    excluded = set() if no_decay is False else _find_excluded(model)
+    excluded = set() if no_decay is False else _find_excluded(model, parameters)
     changed = []
     for parameter in parameters:
-        decays = no_decay is False or (parameter.decays and id(parameter.tensor) not in excluded)
-        default = weight_decay if decays else 0.0
+        default = 0.0 if id(parameter.tensor) in excluded else weight_decay
         settings = parameter.settings if default is None else {"weight_decay": default, **parameter.settings}
         tags = parameter.tags if comparable_value(settings.get("weight_decay")) == 0 else parameter.tags | decay_tags
         changed.append(parameter._replace(tags=tags, settings=settings))
     return changed
 
 
-def _find_excluded(model: object) -> set[int]:
-    """The ids of the parameters that their model excludes from weight decay."""
-    excluded: set[int] = set()
+def _find_excluded(model: object, parameters: Iterable[NamedParameter]) -> set[int]:
+    """The ids of norms and biases, and of the parameters that their model excludes from weight decay."""
+    excluded = {id(parameter.tensor) for parameter in parameters if not parameter.decays}
     for module in model.modules() if isinstance(model, nn.Module) else ():
         excluded |= {id(p) for p in module.parameters(recurse=False) if getattr(p, "_no_weight_decay", False)}
         own_names: Any = getattr(module, "no_weight_decay", None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, comparable_value, read_tags
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, comparable_value, read_tags
 from .decay import set_weight_decay
 from .depth import scale_by_depth
 from .learning_rate import set_learning_rate
@@ -93,9 +93,8 @@ def configure_param_groups(
     2 ['mlp'] 0.1
     2 ['mlp'] 0.0
     """
-    for argument, switch in (("frozen", frozen), ("names", names)):
-        if not isinstance(switch, bool):
-            raise TypeError(f"{argument}={switch!r}: this is of type {type(switch).__name__}. Pass True or False.")
+    SWITCH.check("frozen", frozen)
+    SWITCH.check("names", names)
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
     _check_matrices(model, matrices)
     _check_learning_rate(lr, layer_decay, layers, matrices)
@@ -115,7 +114,9 @@ def configure_param_groups(
     if base_model is not None:
         parameters = scale_by_width(parameters, base_model, base_rule)
     if not frozen:
-        parameters = _select_trainable(parameters)
+        parameters = [parameter for parameter in parameters if parameter.tensor.requires_grad]
+        if not parameters:
+            raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
     if lr is not None:
         parameters = set_learning_rate(parameters, lr)
     return _make_groups(parameters, names)
@@ -175,13 +176,6 @@ def _check_base_model(base_model: object, base_rule: str, lr: object, weight_dec
             f"matrices={matrices!r}: base_model has no factors for it. Leave out base_model, and pass "
             f"adjust_lr_fn='spectral_unclamped' to Muon."
         )
-
-
-def _select_trainable(parameters: Sequence[NamedParameter]) -> list[NamedParameter]:
-    trainable = [parameter for parameter in parameters if parameter.tensor.requires_grad]
-    if not trainable:
-        raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
-    return trainable
 
 
 def _make_groups(parameters: Iterable[NamedParameter], has_names: bool) -> list[ParamGroup]:

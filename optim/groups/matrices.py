@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .parameters import NamedParameter
-from .rules import matching_indices, read_selectors
+from .rules import Selector, matching_indices
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
@@ -27,7 +27,9 @@ class Decision(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def choose_algorithms(parameters: Sequence[NamedParameter], output_head: object) -> list[NamedParameter]:
+def choose_algorithms(
+    parameters: Sequence[NamedParameter], output_head: Sequence[Selector] | None
+) -> list[NamedParameter]:
     """Give each parameter an algorithm for `optim.Muon`: the arguments `matrices` and `output_head`.
 
     The key `algorithm` and a tag of the same name are "muon" for hidden matrices. They are "adamw" for embeddings, the
@@ -37,7 +39,7 @@ def choose_algorithms(parameters: Sequence[NamedParameter], output_head: object)
     * Linear, transformers' Conv1D (with `transposed`), and MultiheadAttention (with `split_sizes` for
       `in_proj_weight`).
     * Convolutions (with `flatten`), except transposed and depthwise ones.
-    * Parameters of 3 dimensions in a class called Expert or Experts (with `transposed` if the class says so).
+    * Parameters of 3 dimensions in a class `*Expert` or `*Experts` (with `transposed` if the class says so).
 
     All parameters in a router count as the router's. An `algorithm` in a rule wins. The key `reasons` of a group has
     the reason for each parameter. `param_group_table` shows it, with a note for fused projections that no rule splits.
@@ -75,10 +77,10 @@ def choose_algorithms(parameters: Sequence[NamedParameter], output_head: object)
     return [_apply_decision(parameter, decision) for parameter, decision in zip(parameters, decisions)]
 
 
-def _select_heads(parameters: Sequence[NamedParameter], globs: object) -> set[str]:
+def _select_heads(parameters: Sequence[NamedParameter], globs: Sequence[Selector]) -> set[str]:
     """The names of the parameters that the globs of `output_head` select."""
-    selectors = read_selectors(globs, "output_head")
-    return {parameters[i].name for selector in selectors for i in matching_indices(parameters, selector)}
+    indices: set[int] = set().union(*(matching_indices(parameters, glob) for glob in globs))
+    return {parameters[i].name for i in indices}
 
 
 def _apply_decision(parameter: NamedParameter, decision: Decision) -> NamedParameter:

@@ -13,7 +13,7 @@ from torch import nn
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.hints import nearest_names
 
-from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, comparable_value, read_tags
+from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, SWITCH, comparable_value, read_tags
 from .parameters import NamedParameter
 
 Selector = str | type[nn.Module]
@@ -83,8 +83,7 @@ def read_rule(rule: object, where: str) -> Claim:
     if not globs or not all(isinstance(glob, str) for glob in globs):
         raise ValueError(f"{where}.params={list(globs)!r:.80}: this is no glob. Pass one or several, as '*.bias'.")
     exclusive = rule.get("exclusive", False)
-    if not isinstance(exclusive, bool):
-        raise TypeError(f"{where}.exclusive={exclusive!r}: this is no switch. Pass True or False.")
+    SWITCH.check(f"{where}.exclusive", exclusive)
     tags = frozenset(read_tags(rule.get("tags"), f"{where}: "))
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 

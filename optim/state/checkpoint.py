@@ -30,7 +30,8 @@ def load(optimizer: StatefulOptimizer, saved: Mapping[str, object]) -> None:
         if key not in saved:
             raise ValueError(f"{name}: the state dict has no {key!r}. Pass the result of an optimizer's state_dict().")
     loaded = _read_groups(optimizer, saved["param_groups"], name)
-    states = _read_states(optimizer, saved, loaded, name)
+    new_groups = [{**group, **values} for group, values in zip(optimizer.param_groups, loaded)]
+    states = _read_states(optimizer, saved, new_groups, name)
 
     with torch.no_grad():  # nothing below raises an error
         written: dict[int, Tensor] = {}
@@ -85,14 +86,14 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
             f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses "
             "the values of such a group, unless it is the last group. Put it last, or leave it out."
         )
-    if lacking and rule.hyper:
-        raise ValueError(f"{where}it lacks {_join_names(lacking)}. Load it into the class that saved it, not {name}.")
-    if unexpected and rule.hyper:
-        raise ValueError(f"{where}it has {_join_names(unexpected)}. Load it into the class that saved it, not {name}.")
+    if rule.hyper and (lacking or unexpected):
+        difference = f"lacks {_join_names(lacking)}" if lacking else f"has {_join_names(unexpected)}"
+        raise ValueError(f"{where}it {difference}. Load it into the class that saved it, not {name}.")
     check_group(rule.hyper, values, where)
-    rule.check_combination({**group, **values}, where)
+    new_group = {**group, **values}
+    rule.check_combination(new_group, where)
     for p in group["params"]:
-        rule.check_parameter(p, {**group, **values}, where)
+        rule.check_parameter(p, new_group, where)
     for key in rule.structural:
         if key in values and bool(values[key]) != bool(group[key]):
             raise ValueError(
@@ -107,9 +108,9 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
 
 
 def _read_states(
-    optimizer: StatefulOptimizer, saved: Mapping[str, Any], loaded: list[ParamGroup], name: str
+    optimizer: StatefulOptimizer, saved: Mapping[str, Any], new_groups: list[ParamGroup], name: str
 ) -> list[tuple[State, State]]:
-    """The state of each parameter, and the values that it gets. `loaded`: the values that the groups get."""
+    """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
     numbers = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
     known = set(numbers)
     for number in saved["state"]:
@@ -120,12 +121,11 @@ def _read_states(
 
     @functools.cache
     def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
-        groups = [{**group, **new_values} for group, new_values in zip(optimizer.param_groups, loaded)]
-        return optimizer.initial_states(groups)
+        return optimizer.initial_states(new_groups)
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
-    for group, new_values in zip(optimizer.param_groups, loaded):
+    for group, new_group in zip(optimizer.param_groups, new_groups):
         for p in group["params"]:
             i = len(states)
             label = f"{i}, {names[i]!r}" if names else f"{i}"
@@ -135,8 +135,8 @@ def _read_states(
                 saved_state = _adapt_state(optimizer, saved_state, p, group, where)
             elif state:  # torch makes no state for a parameter that never had a gradient
                 saved_state = fresh_states()[p]
-            needed = optimizer.needed_states({**group, **new_values}, p)  # None: an optimizer of the user's own
-            _check_state_names(state, saved_state, needed, group=group, new_values=new_values, where=where)
+            needed = optimizer.needed_states(new_group, p) or set()  # None: an optimizer of the user's own
+            _check_state_names(state, saved_state, needed, group, new_group, where)
             values = {
                 entry: _require_fit(value, state[entry], f"{where}{entry}: ") for entry, value in saved_state.items()
             }
@@ -167,23 +167,18 @@ def _adapt_state(optimizer: StatefulOptimizer, saved_state: State, p: Tensor, gr
 
 
 def _check_state_names(
-    state: State,
-    saved_state: State,
-    needed: set[str] | None,
-    group: ParamGroup,
-    new_values: Mapping[str, object],
-    where: str,
+    state: State, saved_state: State, needed: set[str], group: ParamGroup, new_group: ParamGroup, where: str
 ) -> None:
     """Raise `ValueError` if the saved names differ from the parameter's states, or from those that new values need."""
     lacking = state.keys() - saved_state.keys()
-    extra = (saved_state.keys() | (needed or set())) - state.keys()
+    extra = (saved_state.keys() | needed) - state.keys()
     if lacking or extra:
         parts = [("it lacks", lacking), ("this optimizer does not have", extra)]
         differences = " and ".join(f"{words} {_join_names(names)}" for words, names in parts if names)
         # a hyperparameter that is off on one side only, such as a momentum of 0
-        for key in new_values:
-            if key in group and key != "lr" and (group[key] in (None, 0)) != (new_values[key] in (None, 0)):
-                differences += f" ({key}={new_values[key]!r} in the dict, {key}={group[key]!r} here)"
+        for key in group:
+            if key != "lr" and (group[key] in (None, 0)) != (new_group[key] in (None, 0)):
+                differences += f" ({key}={new_group[key]!r} in the dict, {key}={group[key]!r} here)"
         raise ValueError(f"{where}{differences}. Load it into an optimizer that is built like the saved one.")
 
 
