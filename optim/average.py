@@ -7,23 +7,25 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import chain
-from operator import attrgetter, is_
-from typing import Any
+from itertools import chain, islice
+from operator import attrgetter, is_, itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 
 from timesched.clock import Clock
+from timesched.half_life import half_lives
+from timesched.horizon import Horizon, Position
 from timesched.ops import check_not_in_graph, host_scalar
-from timesched.time.timestamp import Timestamp, counts_of
-from timesched.time.units import Counter, Exact, TimeUnit, unit_of
+from timesched.time.timestamp import Timestamp
+from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import ParamGroup, StateDict
 
 from .base.hyperparameters import Choice, Number, rule_table
-from .base.sharding import distribution, local_shard
+from .base.sharding import distribution, local_shard, local_shards
 from .state.checkpoint import parameter_names
 from .state.optimizer import Optimizer, State, fill_state
 from .state.step_wrapper import makes_no_state
@@ -36,8 +38,19 @@ COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "t
 START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
 LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
 _COUNT = Number(low=0, integer=True)
-_WHOLE_RUN = Time(1, TimeUnit.DURATION)
-_RUN_START = Timestamp()
+
+
+class RunTimes(NamedTuple):
+    """The half-life and the start of an average, as positions on one run.
+
+    Without a start, its position is the end of the run. If the half-life is no time, its position is the one of the
+    start, whose counter then measures the time. `units` are the units that the average reads.
+    """
+
+    horizon: Horizon
+    half_life: Position
+    start: Position
+    units: set[TimeUnit]
 
 
 class WeightAverage(Optimizer):
@@ -107,6 +120,9 @@ class WeightAverage(Optimizer):
     """
 
     hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=Choice())
+    _latest_times: RunTimes | None = None
+    _compiled: Callable[..., None] | None = None
+    _is_swapped = False
 
     def __init__(
         self,
@@ -131,10 +147,6 @@ class WeightAverage(Optimizer):
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
             raise ValueError(f"WeightAverage.start={str(start)!r}: it is before 0. Pass a time of 0 or more.")
-        self._is_swapped = False
-        self._compiled: Callable[..., None] | None = None
-        self._place(self.half_life)
-        self._place(self.start)
         super().__init__(params, {})
         averaged = _select_buffers(buffers)
         if averaged:  # they have names if the parameters have names
@@ -160,12 +172,8 @@ class WeightAverage(Optimizer):
 
     def _initial_group_values(self) -> dict[str, Any]:
         """The values of a group whose average equals the current weights."""
-        return {**self._clock_counts(START), **self._clock_counts(LAST), "begun": self.start is None}
-
-    def _clock_counts(self, keys: Mapping[str, str]) -> dict[str, int]:
-        """The counts of the clock, under the keys of a group."""
-        state = self.clock.state_dict()
-        return {key: state.get(name, 0) for name, key in keys.items()}
+        now = self.clock.state_dict()
+        return {**_save_moment(now, START), **_save_moment(now, LAST), "begun": self.start is None}
 
     preinitialize = fill_state
 
@@ -203,55 +211,49 @@ class WeightAverage(Optimizer):
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
         groups = [group for group in self.param_groups if group is not self._buffer_group]  # these follow their module
-        self.check_not_all_on_meta(chain.from_iterable(group["params"] for group in groups))
+        self.check_not_all_on_meta(_all_parameters(groups))
         self._replace_moved_buffers()
         self._keeper.follow(self)
-        for unit in self.units():
+        times = self._run_times()
+        for unit in times.units:
             self.clock.check_counts(unit)
-        start, counter = self._place(self.start)
-        has_begun = self.start is None or _count(self.clock.timestamp, counter) >= start
-        shares = [self._current_share(group, has_begun) for group in self.param_groups]
-        present_values = {**self._clock_counts(LAST), "begun": has_begun}
-        in_graph: list[tuple[list[Tensor], float]] = []
+        now, (start, start_counter) = self.clock.state_dict(), times.start
+        has_begun = self.start is None or _count(now, start_counter) >= start
+        shares = [self._current_share(group, times, now, has_begun) for group in self.param_groups]
+        present_values = {**_save_moment(now, LAST), "begun": has_begun}
+        all_averages = iter(self._averages())
+        moves_in_graph = []
         for group, share in zip(self.param_groups, shares):
+            params = group["params"]
+            averages, weights = list(islice(all_averages, len(params))), local_shards(params)
             if not share:
                 continue
             if self._compiled is not None and self.optimizer is None and share != 1.0:
-                in_graph.append((group["params"], share))
+                moves_in_graph.append((averages, weights, host_scalar(share, torch.float64)))
             else:
-                self._move(group["params"], share)
+                self._move(params, averages, weights, share)
             group.update(present_values)
-        if in_graph:
-            self._move_compiled(in_graph)
+        if self._compiled is not None and moves_in_graph:
+            self._compiled(moves_in_graph)
 
-    def _move(self, params: list[Tensor], share: float) -> None:
+    def _move(self, params: list[Tensor], averages: list[Tensor], weights: list[Tensor], share: float) -> None:
         """Move the averages towards the weights, by a share of the difference.
 
         A share of 1 copies the weights. A sum would keep a NaN from before the start.
         """
-        averages, shards = self._averages(params), _shards(params)
-        if all([x.dtype == average.dtype for x, average in zip(shards, averages)]):
-            torch._foreach_copy_(averages, shards) if share == 1.0 else torch._foreach_lerp_(averages, shards, share)
+        if all([x.dtype == average.dtype for x, average in zip(weights, averages)]):
+            torch._foreach_copy_(averages, weights) if share == 1.0 else torch._foreach_lerp_(averages, weights, share)
             return
-        for p, x, average in zip(params, shards, averages):  # one after the other, since each needs memory
+        for p, x, average in zip(params, weights, averages):  # one after the other, since each needs memory
             value = x if self.optimizer is None else local_shard(self._weights(p), p)
             average.copy_(value) if share == 1.0 else average.lerp_(value.to(average.dtype), share)
 
-    def _averages(self, params: list[Tensor]) -> list[Tensor]:
-        """The averages of some parameters, as the shards of this rank."""
-        return _shards([self.state[p][AVERAGE] for p in params])
-
-    def _move_compiled(self, params_and_shares: list[tuple[list[Tensor], float]]) -> None:
-        """Move the averages of several groups, in one graph."""
-        averages: list[Tensor] = []
-        weights: list[Tensor] = []
-        shares: list[Tensor] = []
-        for params, share in params_and_shares:
-            averages += self._averages(params)
-            weights += _shards(params)
-            shares += [host_scalar(share, torch.float64)] * len(params)
-        assert self._compiled is not None
-        self._compiled(averages, weights, shares)
+    def _averages(self) -> list[Tensor]:
+        """The averages of all parameters, as the shards of this rank."""
+        params = _all_parameters(self.param_groups)
+        in_order = all(map(is_, params, self.state))  # nearly always true, and then no lookup is needed
+        states = self.state.values() if in_order else [self.state[p] for p in params]
+        return local_shards([state[AVERAGE] for state in states])
 
     def compile(self, **options: Any) -> None:
         """Compile the update of the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
@@ -265,12 +267,21 @@ class WeightAverage(Optimizer):
 
     # The share of a step
 
-    def _current_share(self, group: ParamGroup, has_begun: bool) -> float:
+    def _run_times(self) -> RunTimes:
+        """The half-life and the start on the run of the clock. They are kept until its horizon changes."""
+        horizon, times = self.clock.horizon, self._latest_times
+        if times is None or times.horizon is not horizon:
+            start = horizon.place("1dur" if self.start is None else self.start, scale=False)
+            half_life = horizon.place(self.half_life, scale=False) if isinstance(self.half_life, Time) else start
+            positions = [half_life] if self.start is None else [half_life, start]
+            units = {unit_of(counter) for _, counter in positions}
+            self._latest_times = times = RunTimes(horizon, half_life, start, units)
+        return times
+
+    def _current_share(self, group: ParamGroup, times: RunTimes, now: Mapping[str, int], has_begun: bool) -> float:
         """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
-        last, now = self._moment(group, LAST), self.clock.timestamp
-        start, start_counter = self._place(self.start)
-        is_exponential = isinstance(self.half_life, Time)
-        half_life, counter = self._place(self.half_life) if is_exponential else (self.half_life, start_counter)
+        (half_life, counter), (start, start_counter) = times.half_life, times.start
+        last = self._read_moment(group, LAST)
         before, after = _count(last, counter), _count(now, counter)
         if after < before:
             unit = unit_of(counter).value
@@ -282,28 +293,23 @@ class WeightAverage(Optimizer):
             return 0.0
         if self.start is not None and not (has_begun and group["begun"] and _count(last, start_counter) >= start):
             return 1.0
-        if is_exponential:
-            return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
+        if isinstance(self.half_life, Time):
+            return -math.expm1(-math.log(2) * half_lives(after - before, half_life))
         if self.start is None:
-            start = _count(self._moment(group, START), start_counter)
-        mean = float(Fraction(after - before) / (after - start))
-        if half_life is None or mean == 1.0:
+            start = _count(self._read_moment(group, START), counter)
+        mean = float((after - before) / (after - start))
+        if self.half_life is None or mean == 1.0:
             return mean
-        return -math.expm1(math.log(2) / half_life * math.log1p(-mean))
+        return -math.expm1(math.log(2) / self.half_life * math.log1p(-mean))
 
-    def _place(self, time: object) -> tuple[Any, Counter]:
-        """The count of a time, and the counter that reaches it. Without a time, both are for the end of the run."""
-        return self.clock.horizon.place(time if isinstance(time, Time) else _WHOLE_RUN, scale=False)
-
-    def _moment(self, group: ParamGroup, keys: Mapping[str, str]) -> Timestamp:
-        """The counts of a group as a timestamp."""
-        counts = {name: group[key] for name, key in keys.items()}
-        if counts["batches_per_epoch"] == (self.clock.dataloader_len or 0):
-            del counts["batches_per_epoch"]
-            return _RUN_START._replace(**counts)
-        known = {name: count for name, count in counts.items() if count}  # the length of an epoch has changed since
-        moment = self.clock.read_state({**_RUN_START.state_dict(), **known})
-        return moment.copy(batch_in_epoch=math.floor(moment.batch_in_epoch.exact))
+    def _read_moment(self, group: ParamGroup, keys: Mapping[str, str]) -> Mapping[str, int]:
+        """The moment that a group holds under these keys, in epochs of the present length."""
+        moment = {name: group[key] for name, key in keys.items()}
+        if moment["batches_per_epoch"] == (self.clock.horizon.conversion_factors.batches_per_epoch or 0):
+            return moment
+        known = {name: count for name, count in moment.items() if count}
+        state = self.clock.read_state({**Timestamp().state_dict(), **known}).state_dict()
+        return {**state, "total_wct": moment["total_wct"], "batch_in_epoch": math.floor(state["batch_in_epoch"])}
 
     def units(self) -> set[TimeUnit]:
         """The units that the average reads on its clock: of the half-life and the start, or of the run's length.
@@ -313,8 +319,7 @@ class WeightAverage(Optimizer):
         >>> sorted(unit.value for unit in average.units())
         ['ba', 'tok']
         """
-        times: list[Any] = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
-        return {unit_of(self._place(time)[1]) for time in times or [None]}
+        return self._run_times().units
 
     # Swapped: the averages in the parameters
 
@@ -339,7 +344,7 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("swapped()")
         self._replace_moved_buffers()
         self._keeper.follow(self)
-        if model is None and any(distribution(p) is not None for p in _all_parameters(self)):
+        if model is None and any(distribution(p) is not None for p in _all_parameters(self.param_groups)):
             raise ValueError(
                 "WeightAverage.swapped(): FSDP may hold gathered copies of parameters that are DTensors. Pass the "
                 "model, as in average.swapped(model)."
@@ -352,7 +357,7 @@ class WeightAverage(Optimizer):
         swapped_averages.append(self)
         try:
             _drop_gathered(model)
-            _write_parameters(self, self._averages(_all_parameters(self)))
+            _write_parameters(self, self._averages())
             yield
         finally:
             self._is_swapped = False
@@ -373,7 +378,7 @@ class WeightAverage(Optimizer):
 
     def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """The hook of all optimizers before a step."""
-        if any(p in self.state for p in _all_parameters(optimizer)):
+        if any(p in self.state for p in _all_parameters(optimizer.param_groups)):
             self._check_not_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
@@ -402,7 +407,7 @@ class WeightAverage(Optimizer):
     def __getstate__(self) -> StateDict:
         names = ("clock", "optimizer", "half_life", "start", "buffers", "_buffer_names", "_buffer_group")
         own = {name: getattr(self, name) for name in names}
-        return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}
+        return {**super().__getstate__(), **own}
 
 
 def _read_half_life(half_life: object) -> Any:
@@ -429,13 +434,22 @@ def _read_half_life(half_life: object) -> Any:
     return time
 
 
-def _count(timestamp: object, counter: Counter) -> Exact:
-    (count,) = counts_of(timestamp, (counter,))
-    return count  # type: ignore[no-any-return]  # the counts of a Clock are exact
+def _count(moment: Mapping[str, int], counter: Counter) -> Exact:
+    """The count of a counter at a moment."""
+    if isinstance(counter, EpochCounter):
+        return counter.after(moment["epoch"], moment["batch_in_epoch"])  # type: ignore[no-any-return]  # of numbers
+    if counter is TimeUnit.SECOND:
+        return Fraction(moment["total_wct"], 10**6)
+    return moment[counter.name.lower()]
 
 
-def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+def _save_moment(moment: Mapping[str, int], keys: Mapping[str, str]) -> dict[str, int]:
+    """The counts of a moment, under the keys of a group."""
+    return {key: moment.get(name, 0) for name, key in keys.items()}
+
+
+def _all_parameters(groups: list[ParamGroup]) -> list[Tensor]:
+    return list(chain.from_iterable(map(itemgetter("params"), groups)))
 
 
 def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
@@ -466,20 +480,16 @@ def _average_dtype(p: Tensor) -> torch.dtype:
     return torch.complex64 if p.is_complex() else torch.float32
 
 
-def _shards(xs: list[Tensor]) -> list[Tensor]:
-    """The shards of distributed tensors on this rank."""
-    return [local_shard(x, x) for x in xs] if any(map(distribution, xs)) else xs
-
-
-def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor]) -> None:
-    """Move each average towards the weights by its share of the difference. This function is compiled."""
-    for average, x, share in zip(averages, weights, shares):
-        average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
+def _move_all(moves: list[tuple[list[Tensor], list[Tensor], Tensor]]) -> None:
+    """Move averages towards the weights by a share of the difference, for each group. This function is compiled."""
+    for averages, weights, share in moves:
+        for average, x in zip(averages, weights):
+            average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
 
 
 def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The present values of the parameters on this rank. Writing into these tensors changes the parameters."""
-    return _shards([p.detach() for p in _all_parameters(optimizer)])
+    return local_shards([p.detach() for p in _all_parameters(optimizer.param_groups)])
 
 
 def _write_parameters(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:

@@ -10,7 +10,7 @@ from timesched.curves import decay
 from timesched.horizon import BatchSizes, Horizon, State, read_positive
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
-from timesched.time.units import TimeUnit, unit_of
+from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import TimeLike
 
 
@@ -76,12 +76,21 @@ class HalfLife(Schedule):
         batch_sizes = None if factors.is_fixed(TimeUnit.BATCH, unit_of(counter)) else factors.batch_sizes
         sizes = () if batch_sizes is None else batch_sizes.entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
-        values = [decay(float(Fraction(horizon.change(*step, counter)) / time), self.beta) for step in steps]
+        values = [decay(half_lives(horizon.change(*step, counter), time), self.beta) for step in steps]
         return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)
 
     def __repr__(self) -> str:
         time = repr(str(self.time))
         return f"HalfLife({time})" if self.beta == 0.5 else f"HalfLife.of({self.beta!r}, batch={time})"
+
+
+def half_lives(elapsed: Exact, half_life: Exact) -> float:
+    """The number of half-lives in a time, both as counts of one unit. The quotient is exact, and rounded once.
+
+    >>> half_lives(3, Fraction(3, 2))
+    2.0
+    """
+    return float(elapsed / half_life)
 
 
 def weight_decay_for(time: TimeLike, lr: float, horizon: Horizon | State) -> float:

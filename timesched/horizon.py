@@ -48,9 +48,10 @@ def check_counted(timestamp: Any, unit: TimeUnit, state: object) -> None:
 
     `state`: the run. A `Clock` knows the `explicit_units` that it was given counts of, which may be 0.
     """
+    if unit not in FACTOR_BY_UNIT or unit in getattr(state, "explicit_units", ()):
+        return
     batches, count = counts_of(timestamp, (TimeUnit.BATCH, unit))
-    is_known = unit not in FACTOR_BY_UNIT or unit in getattr(state, "explicit_units", ())
-    if is_known or isinstance(batches, Tensor) or isinstance(count, Tensor) or batches == 0 or count != 0:
+    if isinstance(batches, Tensor) or isinstance(count, Tensor) or batches == 0 or count != 0:
         return
     name = unit.name.lower()
     advice = f"Pass {FACTOR_BY_UNIT[unit]}=... or tick({name}s=...) to the clock, or the same to ScheduleLR."

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import optim
-from tests.building import bits, counts
+from tests.building import bits, count_calls, counts
 from timesched import Clock
 
 EPOCH = 5  # batches
@@ -854,3 +854,25 @@ def test_in_a_graph_of_ones_own():
     average = optim.WeightAverage([parameter(1.0)], Clock("10ba"))
     with pytest.raises(Exception, match="average.compile"):
         torch.compile(average.step, fullgraph=True, backend="eager")()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"half_life": 0.1}, {"half_life": "0.1dur"}, {"half_life": "2ep"}, {"half_life": "9tok", "start": "0.001sec"}],
+    ids=str,
+)
+@pytest.mark.parametrize("length", ["400ba", "9ep"])
+def test_the_calls_of_a_step(length, arguments):
+    """A step calls few functions of our packages, and as many for 100 tensors as for 12."""
+
+    def calls_of_step(tensors):
+        clock = clock_of(length)
+        average = optim.WeightAverage([parameter(1.0) for _ in range(tensors)], clock, **arguments)
+        for _ in range(2):
+            clock.tick(duration=timedelta(milliseconds=1))
+            average.step()
+        clock.tick(duration=timedelta(milliseconds=1))
+        return count_calls(average.step, packages=("optim", "timesched"))
+
+    few, many = calls_of_step(12), calls_of_step(100)
+    assert few == many <= 60
