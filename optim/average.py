@@ -24,7 +24,7 @@ from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import ParamGroup, StateDict
 
-from .base.hyperparameters import Choice, Number, rule_table
+from .base.hyperparameters import SWITCH, Number, rule_table
 from .base.sharding import distribution, local_shard, local_shards
 from .state.checkpoint import parameter_names
 from .state.optimizer import Optimizer, State, fill_state
@@ -37,7 +37,7 @@ AVERAGE = "average"  # the key of the state
 COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
 START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
 LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
-_COUNT = Number(low=0, integer=True)
+_COUNT = Number(least=0, integer=True)
 
 
 class RunTimes(NamedTuple):
@@ -119,7 +119,7 @@ class WeightAverage(Optimizer):
     the time (its gamma is ln(2)/f - 1).
     """
 
-    hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=Choice())
+    hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=SWITCH)
     _latest_times: RunTimes | None = None
     _compiled: Callable[..., None] | None = None
     _is_swapped = False

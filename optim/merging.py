@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from timesched import shapes
-from timesched.fields import read_times
 from timesched.positions import Span
+from timesched.rules import read_times
 from timesched.time.units import TimeError
 from timesched.time.value import Time, TimeLike
 

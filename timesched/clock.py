@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, check_counted, read_positive
+from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, check_counted
+from timesched.rules import read_positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -411,7 +412,7 @@ class Clock:
         if saved_length is None:
             batches, uncounted = loaded.batch.value, loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
             return loaded.copy(epoch=batches // length, batch_in_epoch=batches % length) if uncounted else loaded
-        factor: Any = Fraction(length, read_positive(saved_length, "batches_per_epoch"))
+        factor: Any = Fraction(length, read_positive("batches_per_epoch", saved_length))
         return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
 
     def _complete(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit]) -> Timestamp:

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 from timesched import fields, shapes
 from timesched.curves import decay
-from timesched.horizon import BatchSizes, Horizon, State, read_positive
+from timesched.horizon import BatchSizes, Horizon, State
 from timesched.positions import Frame, Milestones, Resolved
+from timesched.rules import read_positive
 from timesched.schedule import Schedule
 from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import TimeLike
@@ -122,4 +123,4 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Horizon | State) -> flo
         raise ValueError(f"weight_decay_for.horizon: {problem}. Pass a horizon with one batch size.")
     length = fields.time(above=0).metadata["read"]("weight_decay_for.time", time)
     steps = horizon.change(*horizon.place(length, scale=False), TimeUnit.BATCH)
-    return float(1 / (read_positive(lr, "weight_decay_for.lr") * Fraction(steps)))
+    return float(1 / (read_positive("weight_decay_for.lr", lr) * Fraction(steps)))

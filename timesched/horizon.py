@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from timesched.rules import read_positive, read_ratio
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
@@ -93,9 +94,9 @@ class ConversionFactors:
         if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
             batch_size = batch_size.entries[0][1]
         batch_sizes = batch_size if isinstance(batch_size, BatchSizes) else None
-        batches = _read_factor(epoch_length, "batches_per_epoch")
-        samples = None if batch_sizes else _read_factor(batch_size, "samples_per_batch")
-        return cls(batches, samples, _read_factor(sample_length, "tokens_per_sample"), batch_sizes)
+        batches = read_positive("batches_per_epoch", epoch_length, optional=True)
+        samples = None if batch_sizes else read_positive("samples_per_batch", batch_size, optional=True)
+        return cls(batches, samples, read_positive("tokens_per_sample", sample_length, optional=True), batch_sizes)
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
         """Whether a length in one unit has the same length in another unit everywhere in the run.
@@ -233,7 +234,7 @@ class Horizon:
             raise TypeError(
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
-        epoch_length = _read_factor(state.dataloader_len, "dataloader_len")
+        epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
         length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
         factors = ConversionFactors.read(epoch_length, *getattr(state, "rates", (None, None)))
         return cls._make(length, known[0] if known else 1, factors, scaled=True)
@@ -270,7 +271,7 @@ class Horizon:
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
-        length = _read_factor(batches_per_epoch, "batches_per_epoch")
+        length = read_positive("batches_per_epoch", batches_per_epoch, optional=True)
         factors = replace(self.conversion_factors, batches_per_epoch=length)
         return Horizon._make(self._unscaled, self._ratio, factors, self.max_duration is self._unscaled)
 
@@ -473,34 +474,6 @@ class _Stages:
         """The inverse of `samples`."""
         i = max(bisect_right(self._samples, samples) - 1, 0)
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
-
-
-def read_positive(value: object, name: str) -> Exact:
-    """`value` as an exact number. Raises `ValueError` unless it is positive and finite."""
-    number = exact_number(getattr(value, "value", value), name)  # Composer gives the length of an epoch as a time
-    if number <= 0:
-        raise ValueError(f"{name}={value!r}: it is not above 0. Pass a positive number.")
-    return number
-
-
-def _read_factor(value: object, name: str) -> Exact | None:
-    return None if value is None else read_positive(value, name)
-
-
-def read_ratio(value: object) -> Exact:
-    """A scale-schedule ratio as an exact number.
-
-    A float that is a quotient of whole numbers up to a million means this quotient: 5 / 3 is five thirds. Any other
-    float means its shortest decimal. Raises `ValueError` unless the ratio is positive and finite.
-
-    >>> read_ratio(5 / 3), read_ratio(0.29), read_ratio(1.6666667)
-    (Fraction(5, 3), Fraction(29, 100), Fraction(16666667, 10000000))
-    """
-    number = read_positive(value, "ssr")
-    if isinstance(number, int) or not isinstance(value, float):
-        return number
-    quotient = number.limit_denominator()
-    return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
 def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:

@@ -56,7 +56,7 @@ class Adadelta(RuleOptimizer):
     Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
     """
 
-    hyper = rule_table(COMMON, rho=Number(low=0.0, high=1.0), eps=NON_NEGATIVE)
+    hyper = rule_table(COMMON, rho=Number(least=0, most=1), eps=NON_NEGATIVE)
     reads = ()
     states = ("square_avg", "acc_delta")
 

@@ -86,11 +86,11 @@ class Adafactor(RuleOptimizer):
     """
 
     hyper = rule_table(
-        lr=Number(low=0.0, optional=True),
+        lr=Number(least=0, optional=True),
         eps=NumberTuple((NON_NEGATIVE, NON_NEGATIVE)),
-        clip_threshold=Number(low=0.0, open_low=True),
-        decay_rate=Number(high=0.0),
-        beta1=Number(low=0.0, high=1.0, open_high=True, optional=True),
+        clip_threshold=Number(above=0),
+        decay_rate=Number(most=0),
+        beta1=Number(least=0, below=1, optional=True),
         weight_decay=NON_NEGATIVE,
         scale_parameter=SWITCH,
         relative_step=SWITCH,

@@ -61,7 +61,7 @@ class Adagrad(RuleOptimizer):
     """
 
     hyper = rule_table(
-        COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(low=0.0, scheduled=False), eps=NON_NEGATIVE
+        COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(least=0, scheduled=False), eps=NON_NEGATIVE
     )
     fused = staticmethod(fused_adagrad)
     states = ("sum",)

@@ -68,9 +68,9 @@ class RMSprop(RuleOptimizer):
 
     hyper = rule_table(
         COMMON,
-        alpha=Number(low=0.0, high=1.0),
+        alpha=Number(least=0, most=1),
         eps=NON_NEGATIVE,
-        momentum=Number(low=0.0, zero_is_off=True),
+        momentum=Number(least=0, zero_is_off=True),
         centered=SWITCH,
     )
     structural = ("centered",)

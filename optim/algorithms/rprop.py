@@ -66,7 +66,7 @@ class Rprop(RuleOptimizer):
     hyper = rule_table(
         lr=NON_NEGATIVE,
         maximize=SWITCH,
-        etas=NumberTuple((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
+        etas=NumberTuple((Number(above=0, below=1), Number(above=1))),
         step_sizes=NumberTuple((NON_NEGATIVE, NON_NEGATIVE), ordered=True),
     )
     states = ("prev", "step_size")

@@ -68,7 +68,7 @@ class SGD(RuleOptimizer):
     """
 
     hyper = rule_table(
-        COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
+        COMMON, momentum=Number(least=0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
     may_be_missing = frozenset(("maximize", "nesterov"))
     fused = staticmethod(fused_sgd)

@@ -1,4 +1,4 @@
-"""Hyperparameter rules: the values that a hyperparameter accepts, checked wherever a parameter group comes from."""
+"""The rules of hyperparameters, checked wherever a parameter group comes from. Their values are kept as they are."""
 
 from __future__ import annotations
 
@@ -6,141 +6,114 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from timesched import rules
 from timesched.binding.groups import check_own_tags
 from timesched.binding.groups import read_tags as read_tag_list
 from timesched.ops import host_scalar
+from timesched.rules import Rule
 from timesched.types import ParamGroup, Tags
 
 
 @dataclass(frozen=True)
-class Number:
-    """A real number, or a 0-dim floating-point tensor that holds one, in [low, high] or with open ends."""
+class Number(rules.Number):
+    """A finite number, or a 0-dim floating-point tensor that holds one."""
 
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-    open_high: bool = False
-    optional: bool = False  # may be None
     integer: bool = False  # an int, and never a tensor: it decides shapes
     scheduled: bool = True  # hold_tensors() turns it into a tensor, if it is no integer
     zero_is_off: bool = False  # at 0 some state is absent, so hold_tensors() leaves a 0 alone
 
-    @property
-    def requirement(self) -> str:
-        """The requirement for a value, with an example, for messages."""
-        kind = "a whole number" if self.integer else "a finite number"
-        bounds = []
-        if self.low > -math.inf:
-            bounds.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
-        if self.high < math.inf:
-            bounds.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
-        kind = " ".join([kind, " and ".join(bounds)]).strip() + (", or None" if self.optional else "")
-        return f"it must be {kind}. Pass {self.example!r}, for example."
-
-    def check(self, name: str, value: object) -> None:
-        """Raise `ValueError` if the value breaks the rule, or `TypeError` if it is not a number."""
+    def read(self, name: str, value: Any) -> Any:
+        """The value itself. Raises `ValueError` if it breaks the rule, or `TypeError` if it is not a number."""
         if value is None and self.optional:
-            return
-        number: Any = value
+            return value
+        number = value
         if isinstance(value, Tensor) and not self.integer:
             if value.numel() != 1 or value.dim() > 1 or not value.is_floating_point():
                 raise ValueError(
                     f"{name}={value!r}: a tensor must hold a single floating-point number. Pass "
-                    f"torch.tensor({self.example!r}, dtype=torch.float64)."
+                    f"torch.tensor({self._example()!r}, dtype=torch.float64)."
                 )
             if value.is_meta:
-                return
+                return value
             number = value.item()
-        if isinstance(number, bool) or not isinstance(number, (Integral if self.integer else Real)):
-            raise TypeError(f"{name}={value!r}: {self.requirement}")
+        if isinstance(number, bool) or not isinstance(number, Integral if self.integer else Real):
+            raise TypeError(f"{name}={value!r}: {self._requirement()}")
         as_float = float(number)
-        too_low = as_float < self.low or (self.open_low and as_float == self.low)
-        too_high = as_float > self.high or (self.open_high and as_float == self.high)
-        if not math.isfinite(as_float) or too_low or too_high:
-            raise ValueError(f"{name}={value!r}: {self.requirement}")
+        if not math.isfinite(as_float) or self.find_violation(as_float) is not None:
+            raise ValueError(f"{name}={value!r}: {self._requirement()}")
+        return value
 
-    @property
-    def example(self) -> float:
-        for candidate in (0.001, 5, 1.5):
-            if self.low < candidate < self.high and (not self.integer or candidate == int(candidate)):
-                return candidate
-        return self.low
+    def _requirement(self) -> str:
+        """The requirement for a value, with an example, for messages."""
+        ends = {"above": self.above, "at least": self.least, "below": self.below, "at most": self.most}
+        bounds = " and ".join(f"{end} {bound:g}" for end, bound in ends.items() if bound is not None)
+        kind = f"{'a whole' if self.integer else 'a finite'} number {bounds}".strip()
+        return f"it must be {kind}{', or None' if self.optional else ''}. Pass {self._example()!r}, for example."
+
+    def _example(self) -> float | None:
+        """A number that the rule accepts."""
+        numbers = (5, 1) if self.integer else (0.001, 5, 1.5, -0.5)
+        return next((number for number in numbers if self.find_violation(number) is None), self.least)
 
     def held_value(self, value: Any, device: torch.device) -> Any:
         """The value after `hold_tensors()`: a tensor in place of a number that may change, in float64 if possible."""
-        fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
-        if fixed or value is None or isinstance(value, Tensor):
+        is_fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
+        if is_fixed or value is None or isinstance(value, Tensor):
             return value
         dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
         return host_scalar(float(value), dtype).to(device)
 
 
 @dataclass(frozen=True)
-class NumberTuple:
+class NumberTuple(Rule):
     """A tuple or list with one number for each of the given rules."""
 
     rules: tuple[Number, ...]
     ordered: bool = False  # no number is below the previous one
 
-    def check(self, name: str, value: object) -> None:
+    def read(self, name: str, value: Any) -> Any:
         count = len(self.rules)
-        if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
+        if not isinstance(value, (tuple, list)):
             raise TypeError(f"{name}={value!r}: it must be a tuple or list. Pass a tuple of {count} numbers.")
         if len(value) != count:
             raise ValueError(f"{name}={value!r}: it has {len(value)} elements. Pass a tuple of {count} numbers.")
         for i, (rule, element) in enumerate(zip(self.rules, value)):
             try:
-                rule.check(f"{name}[{i}]", element)
+                rule.read(f"{name}[{i}]", element)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}={value!r}: {error}") from None
         if self.ordered and list(map(float, value)) != sorted(map(float, value)):
             raise ValueError(f"{name}={value!r}: the first number must not be above the second. Swap them.")
+        return value
 
     def held_value(self, value: Any, device: torch.device) -> Any:
         return tuple(rule.held_value(element, device) for rule, element in zip(self.rules, value))
 
 
-class FixedRule:
-    """The common part of rules for values that no schedule changes."""
+class Counts(Rule):
+    """A tuple or list of any number of whole numbers above 0, or None."""
 
-    def held_value(self, value: object, device: torch.device) -> Any:
-        """The value after `hold_tensors()`: unchanged."""
+    def read(self, name: str, value: Any) -> Any:
+        if value is not None:
+            several = isinstance(value, (tuple, list)) and len(value) > 0
+            NumberTuple((Number(least=1, integer=True),) * (len(value) if several else 3)).read(name, value)
         return value
 
 
-@dataclass(frozen=True)
-class Choice(FixedRule):
-    """One of a few values; True and False for a switch."""
+class Choice(rules.Choice):
+    """One of a few values. None is not False, and 1 is not True."""
 
-    options: tuple[Any, ...] = (False, True)
-
-    def check(self, name: str, value: object) -> None:
+    def read(self, name: str, value: Any) -> Any:
         if not any(value is option or (type(value) is type(option) and value == option) for option in self.options):
             types = {type(option) for option in self.options}
             error = ValueError if type(value) in types else TypeError
             raise error(f"{name}={value!r}: it must be {' or '.join(map(repr, self.options))}.")
-
-
-class Counts(FixedRule):
-    """A tuple or list of any number of whole numbers above 0, or None."""
-
-    def check(self, name: str, value: Any) -> None:
-        if value is not None:
-            several = isinstance(value, (tuple, list)) and len(value) > 0
-            NumberTuple((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
-
-
-class Rule(Protocol):
-    """The values that a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
-
-    def check(self, name: str, value: object) -> None: ...
-
-    def held_value(self, value: object, device: torch.device) -> Any: ...
+        return value
 
 
 def rule_table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
@@ -158,10 +131,10 @@ _NAMES = """
 """
 HYPERPARAMETERS = frozenset(_NAMES.split())
 
-NON_NEGATIVE = Number(low=0.0)
-FRACTION = Number(low=0.0, high=1.0, open_high=True)
+NON_NEGATIVE = Number(least=0)
+FRACTION = Number(least=0, below=1)
 BETAS = NumberTuple((FRACTION, FRACTION))
-SWITCH = Choice()
+SWITCH = Choice((False, True))
 
 
 def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> None:
@@ -169,7 +142,7 @@ def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> Non
     for name, rule in rules.items():
         if name in group:
             try:
-                rule.check(name, group[name])
+                rule.read(name, group[name])
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{where}{error}") from None
 

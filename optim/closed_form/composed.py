@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from timesched.binding.groups import select_groups
 from timesched.composition import SequenceScheduler
-from timesched.fields import counts
+from timesched.rules import COUNTS
 from timesched.time.units import TimeError
 
 from ..scheduler import Options, Scheduler
@@ -29,7 +29,7 @@ class Sequential(Scheduler):
     ) -> None:  # fmt: skip
         name = type(self).__name__
         options = _resolve_options(self, optimizer, schedulers, options)
-        steps = counts().metadata["read"](f"{name}.milestones", milestones)
+        steps = COUNTS.read(f"{name}.milestones", milestones)
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
                 f"{name}.milestones={milestones!r}: the number of milestones does not fit {len(schedulers)} "

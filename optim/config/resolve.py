@@ -158,7 +158,7 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
     if is_muon and not arguments.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
-        if name in constructor.parameters and alias not in constructor.parameters:
+        if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
             problems.attempt(_rename, arguments, alias, name, path)
     correct_bias = arguments.pop("correct_bias", True) if constructor.cls is Adam else True
     if correct_bias is not True:
@@ -191,7 +191,7 @@ def _read_claims(rules: Any, path: str, constructor: Constructor, problems: Prob
 def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
     """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
     rule = read_numbers(rule)
-    if isinstance(rule, dict):
+    if isinstance(rule, dict) and "tag" in rule:
         _rename(rule, "tag", "tags", path)
     claim = read_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
@@ -204,10 +204,9 @@ def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
 
 def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> None:
     """Rename the key `alias` to `name`. Raises `ValueError` if both keys are present."""
-    if alias in arguments:
-        if name in arguments:
-            raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
-        arguments[name] = arguments.pop(alias)
+    if name in arguments:
+        raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
+    arguments[name] = arguments.pop(alias)
 
 
 def _require_learning_rates(arguments: Mapping[str, Any], has_algorithms: bool, path: str) -> Any:
@@ -253,7 +252,7 @@ def _resolve_named(entry: Entry, clock: State | None) -> Spec:
     constructor = read_constructor(entry.family.find(entry.name, entry.path))
     path, arguments, parameters = entry.path, dict(entry.arguments), constructor.parameters
     is_bound = constructor.is_schedule and entry.family is SCHEDULER  # and not a child
-    if "tags" not in parameters and (is_bound or TAGS in parameters):
+    if "tags" in arguments and "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if entry.is_phase and "total_iters" not in parameters:

@@ -12,7 +12,7 @@ from ..base.hyperparameters import Number
 from .learning_rate import factor_key
 from .parameters import NamedParameter
 
-LAYER_DECAY = Number(low=0.0, high=1.0, open_low=True)
+LAYER_DECAY = Number(above=0, most=1)
 
 
 class Stack:
@@ -76,7 +76,7 @@ def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, la
     ['1.weight'] 0.025 0.25
     ['2.weight'] 0.05 0.5
     """
-    LAYER_DECAY.check("layer_decay", layer_decay)
+    LAYER_DECAY.read("layer_decay", layer_decay)
     decay = float(layer_decay)  # type: ignore[arg-type]  # it was checked
     names = [parameter.name for parameter in parameters]
     stacks = [Stack(glob, names) for glob in _read_globs(layers)]

@@ -93,8 +93,8 @@ def configure_param_groups(
     2 ['mlp'] 0.1
     2 ['mlp'] 0.0
     """
-    SWITCH.check("frozen", frozen)
-    SWITCH.check("names", names)
+    SWITCH.read("frozen", frozen)
+    SWITCH.read("names", names)
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
     _check_matrices(model, matrices)
     _check_learning_rate(lr, layer_decay, layers, matrices)
@@ -127,7 +127,7 @@ def _read_claims(model: object, rules: object, factors: object, weight_decay: ob
     claims = read_rules(rules)
     claims += read_factors({} if factors is None else factors)
     if weight_decay is not None:
-        NON_NEGATIVE.check("weight_decay", weight_decay)
+        NON_NEGATIVE.read("weight_decay", weight_decay)
     if not isinstance(no_decay, bool):
         claims += make_claims(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
     if no_decay is not False and not isinstance(model, nn.Module):
@@ -150,9 +150,9 @@ def _check_learning_rate(lr: object, layer_decay: object, layers: object, matric
         if not matrices:
             raise ValueError(f"lr={dict(lr)!r:.80}: without matrices='muon' there are no algorithms. Pass a number.")
         for algorithm, value in lr.items():
-            NON_NEGATIVE.check(f"lr[{algorithm!r}]", value)
+            NON_NEGATIVE.read(f"lr[{algorithm!r}]", value)
     elif lr is not None:
-        NON_NEGATIVE.check("lr", lr)
+        NON_NEGATIVE.read("lr", lr)
     if layer_decay is None and layers is not None:
         raise ValueError(f"layers={layers!r:.80}: only layer_decay uses it. Pass layer_decay, or leave out layers.")
     for argument, value in (("layers", layers), ("lr", lr)):
@@ -183,7 +183,7 @@ def _make_groups(parameters: Iterable[NamedParameter], has_names: bool) -> list[
     groups: dict[Any, ParamGroup] = {}
     for parameter in parameters:
         settings = dict(sorted(parameter.settings.items()))
-        key = (parameter.tags, comparable_value(list(settings.items())))
+        key = (parameter.tags, tuple((name, comparable_value(value)) for name, value in settings.items()))
         if key not in groups:
             tags = {"tags": sorted(parameter.tags)} if parameter.tags else {}
             groups[key] = {"params": [], **tags, **copy.deepcopy(settings)}

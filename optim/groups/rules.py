@@ -76,14 +76,14 @@ def read_rule(rule: object, where: str) -> Claim:
         if near and key not in known:
             raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
         if key in RATES:
-            NON_NEGATIVE.check(f"{where}: {key}", value)
+            NON_NEGATIVE.read(f"{where}: {key}", value)
         if key in FACTOR_KEYS:
             settings[key] = float(value)
     globs = read_selectors(rule.get("params", ()), f"{where}: params")
     if not globs or not all(isinstance(glob, str) for glob in globs):
         raise ValueError(f"{where}.params={list(globs)!r:.80}: this is no glob. Pass one or several, as '*.bias'.")
     exclusive = rule.get("exclusive", False)
-    SWITCH.check(f"{where}.exclusive", exclusive)
+    SWITCH.read(f"{where}.exclusive", exclusive)
     tags = frozenset(read_tags(rule.get("tags"), f"{where}: "))
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
@@ -95,7 +95,7 @@ def read_factors(factors: object) -> list[Claim]:
     claims = []
     for key, factor in factors.items():
         source = f"{FACTOR}[{key!r}]"
-        NON_NEGATIVE.check(source, factor)
+        NON_NEGATIVE.read(source, factor)
         selectors = read_selectors([key], FACTOR)
         claims.append(Claim(source, selectors, settings={FACTOR: float(factor)}, layers=True))
     return claims

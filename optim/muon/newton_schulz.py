@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import Choice, FixedRule, Number, NumberTuple
+from timesched.rules import Rule
+
+from ..base.hyperparameters import Choice, Number, NumberTuple
 from ..base.tensor_lists import STACK_LIMIT, is_zero
 from ..precision.bits import bitcast
 from ..precision.options import resolve_dtype
@@ -52,17 +54,17 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a
 TRIPLE = NumberTuple((Number(scheduled=False),) * 3)
 
 
-class Coefficients(FixedRule):
+class Coefficients(Rule):
     """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
 
-    def check(self, name: str, value: object) -> None:
+    def read(self, name: str, value: Any) -> Any:
         if isinstance(value, str):
-            Choice(tuple(TABLES)).check(name, value)
-        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
+            return Choice(tuple(TABLES)).read(name, value)
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
             for i, triple in enumerate(value):
-                TRIPLE.check(f"{name}={value!r}, triple {i}", triple)
-        else:
-            TRIPLE.check(name, value)
+                TRIPLE.read(f"{name}={value!r}, triple {i}", triple)
+            return value
+        return TRIPLE.read(name, value)
 
 
 def iteration_count(coefficients: Any, default: int | None) -> int | None:

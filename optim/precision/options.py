@@ -11,6 +11,7 @@ from torch import Tensor
 
 from timesched.findings import FindingWarning
 from timesched.once import warn_once
+from timesched.rules import Rule
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import SWITCH, Number
@@ -65,22 +66,23 @@ class Options(Precision, total=False):
     enable_global_step: bool
 
 
-class StateDtype:
+class StateDtype(Rule):
     """The rule for `state_dtype`."""
 
-    def check(self, name: str, value: object) -> None:
+    def read(self, name: str, value: Any) -> Any:
         for dtype in value.values() if isinstance(value, Mapping) else [value]:
             if dtype is not None and resolve_dtype(dtype) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
                     f"{name}={value!r}: a state must be torch.float32 or torch.bfloat16. Pass one of these, a dict "
                     "from names of states to them, or None."
                 )
+        return value
 
 
-RULES: Mapping[str, Any] = {
+RULES: Mapping[str, Rule] = {
     "master_weights": SWITCH,
     "stochastic_rounding": SWITCH,
-    "rounding_seed": Number(low=-(2**31), high=2**31 - 1, integer=True),
+    "rounding_seed": Number(least=-(2**31), most=2**31 - 1, integer=True),
     "state_dtype": StateDtype(),
 }
 
@@ -155,7 +157,8 @@ def check_precision(
             f"{class_name}.state_dtype={state_dtype!r}: {unknown[0]!r} is not a state with the shape of its parameter. "
             f"Use the names {', '.join(states) or 'of no state'}."
         )
-    slow = [name for name in states if name in SLOW_STATES and requested_dtype(group, name) is torch.bfloat16]
+    slow_states = [name for name in states if name in SLOW_STATES] if state_dtype else []
+    slow = [name for name in slow_states if requested_dtype(group, name) is torch.bfloat16]
     if slow and "grad_avg" in states:
         raise ValueError(
             f"{class_name}.state_dtype={state_dtype!r}: with centered=True, {slow[0]!r} in bfloat16 could make the "

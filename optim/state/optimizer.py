@@ -14,9 +14,10 @@ from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from timesched.binding.owner import find_owners
+from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 
-from ..base.hyperparameters import SWITCH, Rule, check_group, read_tags
+from ..base.hyperparameters import SWITCH, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import note_dtensor
 from ..precision.options import name_dtypes
@@ -76,7 +77,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._keeper = StateKeeper()
         self._is_ready = False  # afterwards, a new group gets its state at once
         self._is_stepping = False  # a step may call the step of its base class
-        SWITCH.check(f"{type(self).__name__}.enable_global_step", enable_global_step)
+        SWITCH.read(f"{type(self).__name__}.enable_global_step", enable_global_step)
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()

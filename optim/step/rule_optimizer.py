@@ -20,9 +20,10 @@ from timesched.findings import FindingWarning
 from timesched.hints import argument_hint, arguments_of, show_options
 from timesched.once import warn_once
 from timesched.ops import check_compiler
+from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 
-from ..base.hyperparameters import SWITCH, Number, Rule, check_group, is_switched_off
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, check_group, is_switched_off
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
@@ -47,7 +48,7 @@ MOST_GRAPHS = 2  # one for each set of parameters with gradients, such as with a
 # The averages of weights inside of their `swapped()`: the parameters currently hold the average.
 swapped_averages: list[Optimizer] = []
 
-COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
+COMMON: dict[str, Rule] = {"lr": NON_NEGATIVE, "weight_decay": NON_NEGATIVE, "maximize": SWITCH}
 
 
 def is_widened(group: ParamGroup, p: Tensor) -> bool:
@@ -171,6 +172,13 @@ class RuleOptimizer(Optimizer):
 
     preinitialize = fill_state
 
+    def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
+        for group in groups:
+            if group["params"]:
+                self._warn_of_growing_penalty(group)
+                check_group(RULES, group, f"{type(self).__name__}.")
+        return super().initial_states(groups)
+
     def _warn_of_growing_penalty(self, group: ParamGroup) -> None:
         """Warn once in a process of an L2 penalty in groups with the width factors of `base_rule="adam"`."""
         is_decoupled = group.get("decoupled_weight_decay", self.algorithm_of(group).decouples_weight_decay)
@@ -183,8 +191,6 @@ class RuleOptimizer(Optimizer):
 
     def new_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
-        self._warn_of_growing_penalty(group)
-        check_group(RULES, group, f"{type(self).__name__}.")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
@@ -198,11 +204,12 @@ class RuleOptimizer(Optimizer):
                 state[name] = wide_state[name].to(requested_dtype(group, name) or unasked)
         if has_remainder(group, p):
             state[REMAINDER] = torch.zeros_like(p)
-        if STEP in self._scalar_names(algorithm, group):
-            state.setdefault(STEP, scalar_state(p))
-        for name, first in algorithm.scalar_states(group).items():
-            if p.is_cuda and not isinstance(first, Tensor):
-                self._known_counts.note([state[name]], first)
+        if STEP not in state and STEP in self._scalar_names(algorithm, group):
+            state[STEP] = scalar_state(p)
+        if p.is_cuda:
+            for name, first in algorithm.scalar_states(group).items():
+                if not isinstance(first, Tensor):
+                    self._known_counts.note([state[name]], first)
         return state
 
     def _scalar_names(self, algorithm: Any, group: ParamGroup) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def test_names_and_defaults(name):
 
 
 # What a rule accepts and what it refuses. A tensor holds a single floating-point number.
-HALF_OPEN, WHOLE = Number(low=0.0, high=1.0, open_low=True), Number(low=1, high=9, integer=True)
+HALF_OPEN, WHOLE = Number(above=0, most=1), Number(least=1, most=9, integer=True)
 RULES = [
     (
         NON_NEGATIVE,
@@ -62,7 +62,7 @@ RULES = [
     (FRACTION, [0.0, 0.999], [1.0, 1.5, -0.1]),
     (HALF_OPEN, [1.0, 0.001], [0.0, 1.1]),
     (WHOLE, [1, 9], [0, 10, 2.5, True, torch.tensor(2.0)]),
-    (Number(low=0.0, optional=True), [None, 0.0], [-1.0]),
+    (Number(least=0, optional=True), [None, 0.0], [-1.0]),
     (
         BETAS,
         [(0.9, 0.0), [0.5, torch.tensor(0.5)]],
@@ -78,10 +78,10 @@ RULES = [
 @pytest.mark.parametrize(("rule", "good", "bad"), RULES)
 def test_a_rule(rule, good, bad):
     for value in good:
-        rule.check("number", value)
+        assert rule.read("number", value) is value
     for value in bad:
         with pytest.raises((ValueError, TypeError), match=r"^number[=\[]") as caught:
-            rule.check("number", value)
+            rule.read("number", value)
         assert ("tensor(" if isinstance(value, torch.Tensor) else str(value)) in str(caught.value)
 
 

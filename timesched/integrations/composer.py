@@ -20,7 +20,8 @@ from timesched.binding.evaluation import qualified_name
 from timesched.binding.groups import named_values
 from timesched.binding.keys import Key
 from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_ratio
+from timesched.horizon import BatchSizes, ConversionFactor, Horizon
+from timesched.rules import read_ratio
 from timesched.schedule import Schedule
 from timesched.types import StateDict
 

@@ -25,7 +25,7 @@ from timesched.binding import Bound
 from timesched.binding.evaluation import schedule_units
 from timesched.binding.groups import require_groups, select_groups
 from timesched.clock import Clock
-from timesched.fields import make_list
+from timesched.rules import make_list
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict
 
