@@ -8,6 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import timesched
 from tests.docs.tables import DOCS, readme_code, rows
+from tests.optim.compiling import IS_DEEP
 from tests.optim.rows import NOT_IN_TORCH
 from timesched.testing import LawBroken
 
@@ -17,19 +18,33 @@ TABLE = {row[0]: row[1:] for row in rows("../README.md", HEADER)[0]}
 POINTS = {"learning rate at 0.2B tokens": 0.2e9, "at 10B tokens": 10e9, "at 18B tokens": 18e9}
 STEPS = "steps for 20B tokens"
 PEAK = 1e-3
+PROGRAM = readme_code("import torch\n")
+BACKWARD = "    model(torch.randn(batch_size, 8)).square().mean().backward()\n"
 
 
 def learning_rates(batch_size):
     """The learning rate of each step of the first program, and what its last line prints."""
+    assert PROGRAM.count("batch_size = 512") == PROGRAM.count(BACKWARD) == 1
+    program = PROGRAM.replace("batch_size = 512", f"batch_size = {batch_size}")
+    return run(program if IS_DEEP else program.replace(BACKWARD, ""))
+
+
+def run(program):
     used, printed = [], []
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: used.append(optimizer.param_groups[0]["lr"]))
-    program = readme_code("import torch\n")
-    assert program.count("batch_size = 512") == 1
     try:
-        exec(program.replace("batch_size = 512", f"batch_size = {batch_size}"), {"print": lambda *x: printed.append(x)})
+        exec(program, {"print": lambda *x: printed.append(x)})
     finally:
         hook.remove()
     return used, printed[0]
+
+
+def test_the_learning_rates_do_not_depend_on_the_gradients():
+    """The program as it is, for fewer tokens. The tests of the table leave out the line that makes gradients."""
+    program = PROGRAM.replace('"20Btok"', '"20Mtok"')
+    used, printed = run(program)
+    assert run(program.replace(BACKWARD, "")) == (used, printed)
+    assert len(used) == 20 and (str(printed[0]), printed[1]) == ("20ba", 0.0)
 
 
 def in_steps(total):

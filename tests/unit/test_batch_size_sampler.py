@@ -4,11 +4,15 @@ import collections
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from timesched import BatchSizeSampler, BatchSizeSchedule, Clock, Horizon
+
+# An example takes long, as its batches are counted one by one. The profile "deep" has all its examples.
+COUNT = settings.default.max_examples
+FEWER = settings(max_examples=COUNT if COUNT > 100 else min(COUNT, 25))
 
 SIZES = BatchSizeSchedule("0sp:2 10sp:4 30sp:8")
 TOKENS = 3  # of a sample
@@ -183,6 +187,7 @@ def run_ranks(case, clock, steps=None):
     return rows
 
 
+@FEWER
 @given(cases())
 def test_each_sample_once_an_epoch(case):
     """But for what ranks cannot share, and a last batch that is left out. All parts of a batch have one size."""
@@ -198,6 +203,7 @@ def test_each_sample_once_an_epoch(case):
     assert all(len({len(part) for part in parts}) == 1 and parts[0] for _, _, parts in rows)
 
 
+@FEWER
 @given(cases())
 def test_sizes_are_the_schedules(case):
     """A batch has the size of the schedule at its first sample. Only the last one of an epoch is smaller."""
@@ -209,6 +215,7 @@ def test_sizes_are_the_schedules(case):
     assert not case.drop_last or all(sum(map(len, parts)) == size for _, size, parts in rows)
 
 
+@FEWER
 @given(cases(), st.data())
 def test_a_run_that_resumes_has_the_same_rest(case, data):
     rows = run_ranks(case, case.clock())

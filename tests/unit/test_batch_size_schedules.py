@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
@@ -19,6 +19,10 @@ from tests.building import count_calls, sgd, tick
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
+
+# An example takes long, as its batches are counted one by one. The profile "deep" has all its examples.
+COUNT = settings.default.max_examples
+FEWER = settings(max_examples=COUNT if COUNT > 100 else min(COUNT, 25))
 
 SIZES = BatchSizeSchedule({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
@@ -59,6 +63,7 @@ def test_ways_to_write_sizes():
     assert BatchSizeSchedule("0:8 0.5:16", unit="dur") == BatchSizeSchedule({"0dur": 8, "1/2dur": 16})
 
 
+@FEWER
 @given(runs_with_batch_sizes())
 def test_a_schedule_reads_back(run):
     sizes, factor = run.batch_sizes, run.batch_sizes.factor(0.25)
@@ -155,6 +160,7 @@ def test_one_batch_may_pass_several_thresholds():
     assert [run.convert(f"{n}ba", "sp").value for n in (1, 2, 17, 18, 19)] == [100, 103, 148, 151, 156]
 
 
+@FEWER
 @given(runs_with_batch_sizes(), RATIOS)
 def test_a_clock_counts_by_the_schedule(run, sigma):
     """Batch by batch; and the horizon says beforehand where it will be."""
@@ -173,6 +179,7 @@ def test_a_clock_counts_by_the_schedule(run, sigma):
         assert horizon.change(n + 1, TimeUnit.BATCH, TimeUnit.SAMPLE) == samples
 
 
+@FEWER
 @given(runs_with_batch_sizes(), st.integers(0, 10**6), st.data())
 def test_conversion_is_exact_and_turns_back(run, batches, data):
     horizon = run.horizon()
@@ -209,6 +216,7 @@ def test_a_run_that_is_extended_keeps_its_sizes():
 # Laws
 
 
+@FEWER
 @given(runs())
 def test_a_schedule_with_one_size_is_a_number(run):
     sizes = BatchSizeSchedule({"0tok": run.samples_per_batch})
@@ -217,6 +225,7 @@ def test_a_schedule_with_one_size_is_a_number(run):
     assert one == run.horizon() and hash(one) == hash(run.horizon()) and repr(one) == repr(run.horizon())
 
 
+@FEWER
 @given(runs_with_batch_sizes(), st.data())
 def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
     """Where they are reached is the same; what lies between is measured in the unit of the times."""
@@ -233,6 +242,7 @@ def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
         assert values[0] == values[1]
 
 
+@FEWER
 @given(runs_with_batch_sizes(), st.data())
 def test_a_warmup_and_a_decay_are_of_any_units(run, data):
     """The phases begin and end at the same batches, whatever units the three times are in."""
