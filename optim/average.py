@@ -122,7 +122,6 @@ class WeightAverage(Optimizer):
     hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=SWITCH)
     _latest_times: RunTimes | None = None
     _compiled: Callable[..., None] | None = None
-    _is_swapped = False
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class WeightAverage(Optimizer):
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights if the optimizer has them."""
-        optimizer = None if self._is_swapped else self.optimizer  # inside swapped(), the parameter holds the average
+        optimizer = None if self in swapped_averages else self.optimizer  # inside, the parameter holds the average
         if optimizer is not None and p.dtype is torch.bfloat16 and p in optimizer.state:
             return optimizer.float32_parameter(p)
         return p.detach()
@@ -353,14 +352,12 @@ class WeightAverage(Optimizer):
         buffers = [*_persistent_buffers(self.buffers).values(), *_persistent_buffers(model).values()]
         copies = [buffer.clone() for buffer in buffers]
         hook = register_optimizer_step_pre_hook(self._check_step)
-        self._is_swapped = True
         swapped_averages.append(self)
         try:
             _drop_gathered(model)
             _write_parameters(self, self._averages())
             yield
         finally:
-            self._is_swapped = False
             swapped_averages.remove(self)
             hook.remove()
             for buffer, copy in zip(buffers, copies):  # the block may have computed other statistics
@@ -370,7 +367,7 @@ class WeightAverage(Optimizer):
             _drop_gathered(model)
 
     def _check_not_swapped(self, action: str) -> None:
-        if self._is_swapped:
+        if self in swapped_averages:
             raise RuntimeError(
                 f"WeightAverage: {action} is not possible inside swapped(), where the parameters hold the average. "
                 "Leave the `with` block first."

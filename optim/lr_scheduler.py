@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Unpack
 
@@ -78,12 +77,7 @@ class LRScheduler(Scheduler):
         "end_val": "end_learning_rate", "base_val": "base_lr", "max_val": "max_lr",
     }  # fmt: skip
 
-    def _get_closed_form_lr(self) -> Tensor:
-        """The learning rate at `last_epoch`, a 0-dim tensor."""
-        return self._get_closed_form()
-
-    def _has_own_hook(self) -> bool:
-        return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
+    _get_closed_form_lr = Scheduler._get_closed_form
 
     def _accept_groups(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
@@ -142,7 +136,7 @@ class ConstantLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.Constant(learning_rate, total_iters, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Constant, learning_rate, total_iters)
 
 
 class PolynomialLR(LRScheduler):
@@ -177,10 +171,10 @@ class PolynomialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         power: float = 1.0, cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Polynomial(
-            initial_learning_rate, end_learning_rate, total_iters, power, cycle, scheduler=self
-        )
-        self._construct(optimizer, closed_form, options)
+        self._construct(
+            optimizer, options, formulas.Polynomial, initial_learning_rate, end_learning_rate, total_iters, power,
+            cycle,
+        )  # fmt: skip
 
 
 class LinearLR(LRScheduler):
@@ -216,8 +210,9 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(
+            optimizer, options, formulas.Linear, initial_learning_rate, end_learning_rate, total_iters, cycle,
+        )  # fmt: skip
 
 
 class ExponentialLR(LRScheduler):
@@ -251,8 +246,9 @@ class ExponentialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(
+            optimizer, options, formulas.Exponential, initial_learning_rate, total_iters, decay_rate, staircase,
+        )  # fmt: skip
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -288,10 +284,10 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
         decay_rate: float, staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseExponentialTimeDecay(
-            initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.InverseExponentialTimeDecay, initial_learning_rate, step_exponent, total_iters,
+            decay_rate, staircase,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -323,8 +319,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_learning_rate, scale, warmup_steps)
 
 
 class CosineDecayLR(LRScheduler):
@@ -357,8 +352,7 @@ class CosineDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.CosineDecay, initial_learning_rate, end_learning_rate, total_iters)
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -423,12 +417,10 @@ class WarmupStableDecayLR(LRScheduler):
         initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0, warmup: str = "linear",
         decay: str = "linear", decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.WarmupStableDecay(
-            val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
-            initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
-            decay_rate=decay_rate, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.WarmupStableDecay, learning_rate, total_iters, warmup_iters, decay_iters,
+            initial_learning_rate, end_learning_rate, warmup, decay, decay_rate,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class SequentialLR(composed.Sequential, LRScheduler):
@@ -492,7 +484,7 @@ class PiecewiseConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.PiecewiseConstant(learning_rates, milestones, scheduler=self), options)
+        self._construct(optimizer, options, formulas.PiecewiseConstant, learning_rates, milestones)
 
 
 class MultiStepLR(LRScheduler):
@@ -525,8 +517,7 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.MultiStep, initial_learning_rate, gamma, milestones)
 
 
 class StepLR(LRScheduler):
@@ -556,7 +547,7 @@ class StepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Step(initial_learning_rate, step_size, gamma, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Step, initial_learning_rate, step_size, gamma)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -587,8 +578,7 @@ class CosineAnnealingLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.CosineAnnealing, initial_learning_rate, T_max, eta_min)
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -618,7 +608,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, initial_learning_rate: float, **options: Unpack[Options]) -> None:
-        self._construct(optimizer, formulas.Lambda(initial_learning_rate, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Lambda, initial_learning_rate)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -654,8 +644,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(
+            optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_learning_rate, T_0, T_mult, eta_min,
+        )  # fmt: skip
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -683,7 +674,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.Multiplicative(initial_learning_rate, coefficient, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Multiplicative, initial_learning_rate, coefficient)
 
 
 class ChainedLR(composed.Chained, LRScheduler):
@@ -756,11 +747,9 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Cyclic(
-            base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
-            gamma=gamma, scale_mode=scale_mode, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.Cyclic, base_lr, max_lr, step_size_up, step_size_down, mode, gamma, scale_mode,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class OneCycleLR(LRScheduler):
@@ -806,11 +795,10 @@ class OneCycleLR(LRScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.OneCycle(
-            initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
-            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.OneCycle, initial_learning_rate, max_lr, total_steps, pct_start,
+            final_div_factor, three_phase, anneal_strategy,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):

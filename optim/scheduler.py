@@ -22,7 +22,6 @@ from timesched.binding.writing import check_finite
 from timesched.hints import check_argument_names, show_options
 from timesched.horizon import Horizon, State
 from timesched.ops import host_scalar
-from timesched.positions import Resolved, resolve_in_unit
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -146,17 +145,19 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        # Without a schedule, there is only the method of a user's subclass.
-        self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
         if self._has_own_hook():
-            schedule = UserClosedForm.of(self)
+            schedule = UserClosedForm.of(self, None if schedule is None else Evaluator(schedule, clock, None))
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
-    def _construct(self, optimizer: Optimizer, closed_form: ClosedForm, options: Options) -> None:
-        """The common part of all public constructors. The arguments of the closed form become attributes."""
+    def _construct(self, optimizer: Optimizer, options: Options, formula: type[ClosedForm], *values: object) -> None:
+        """The common part of all public constructors. The arguments of the closed form become attributes.
+
+        `values`: the arguments of the closed form, in the order of its fields.
+        """
+        closed_form = formula(*values, scheduler=self)
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)
             vars(self)[name] = getattr(closed_form, field.name)
@@ -168,22 +169,30 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
         return closed_form
 
-    # The closed form. A user's subclass may override the method that `hook` names: then `Bound` evaluates this method,
-    # in which `super()` evaluates the closed form of the constructor, if there is one.
+    # The closed form. A user's subclass may override the method that `hook` names. The scheduler then has a schedule
+    # that calls this method, in which `super()` evaluates the closed form of the constructor, if there is one.
+
+    @property
+    def _formula(self) -> Any:
+        """The evaluator of the closed form of the constructor, or None."""
+        schedule = self.schedule
+        return schedule.formula if isinstance(schedule, UserClosedForm) else self._evaluator
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
-        function = self._formula.value if self.clock is None else self._resolve_steps(self._formula.schedule)
-        return as_tensor(function((self.last_epoch,)))
+        formula = self._formula
+        if self.clock is None:
+            return as_tensor(formula.value((self.last_epoch,)))
+        return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))
 
     def _has_own_hook(self) -> bool:
         """Whether a user's subclass computes the value in the method that `hook` names."""
-        return type(self)._get_closed_form is not Scheduler._get_closed_form
+        return getattr(type(self), self.hook) is not Scheduler._get_closed_form
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
-        if self._has_own_hook():  # a copy calls its own method
-            self._evaluator = Evaluator(UserClosedForm.of(self), self.clock, None)
+        if isinstance(self.schedule, UserClosedForm):  # a copy calls its own method
+            self._evaluator = Evaluator(UserClosedForm.of(self, self.schedule.formula), self.clock, None)
 
     def at_step(self, count: object) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
@@ -197,10 +206,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
 
-    def _resolve_steps(self, schedule: Schedule) -> Resolved:
-        """A schedule as a function of a step; with a clock, of a batch of its run."""
-        return resolve_in_unit(TimeUnit.BATCH, self._horizon(), schedule.resolve)
-
     def _horizon(self) -> Horizon:
         """The run of the clock; without a clock, a run whose length is not known."""
         return Horizon(None) if self.clock is None else Horizon.of(self.clock)
@@ -210,8 +215,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at batches 0 to n - 1.
         """
-        function = self._resolve_steps(self.schedule)
-        return [float(function((step,))) for step in range(n)]
+        curve = self.schedule.curve(self._horizon(), TimeUnit.BATCH)
+        return [curve(step) for step in range(n)]
 
     def _read_initial_values(self) -> list[Any]:
         return self._target.values_at(self.schedule.at(Timestamp(), self._horizon()))

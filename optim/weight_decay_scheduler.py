@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Unpack
 
@@ -66,12 +65,7 @@ class WeightDecayScheduler(Scheduler):
     param_group_key = "weight_decay"
     hook = "_get_closed_form_wd"
 
-    def _get_closed_form_wd(self) -> Tensor:
-        """The weight decay at `last_epoch`, a 0-dim tensor."""
-        return self._get_closed_form()
-
-    def _has_own_hook(self) -> bool:
-        return type(self)._get_closed_form_wd is not WeightDecayScheduler._get_closed_form_wd
+    _get_closed_form_wd = Scheduler._get_closed_form
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 
@@ -90,7 +84,7 @@ class ConstantWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.Constant(val, total_iters, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Constant, val, total_iters)
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -102,8 +96,7 @@ class PolynomialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
         cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.Polynomial, initial_val, end_val, total_iters, power, cycle)
 
 
 class LinearWD(WeightDecayScheduler):
@@ -113,7 +106,7 @@ class LinearWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Linear(initial_val, end_val, total_iters, cycle, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Linear, initial_val, end_val, total_iters, cycle)
 
 
 class ExponentialWD(WeightDecayScheduler):
@@ -123,8 +116,7 @@ class ExponentialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.Exponential, initial_val, total_iters, decay_rate, staircase)
 
 
 class InverseExponentialTimeDecayWD(WeightDecayScheduler):
@@ -134,10 +126,10 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseExponentialTimeDecay(
-            initial_val, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.InverseExponentialTimeDecay, initial_val, step_exponent, total_iters,
+            decay_rate, staircase,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class InverseSquareRootDecayWD(WeightDecayScheduler):
@@ -147,8 +139,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_val, scale, warmup_steps)
 
 
 class CosineDecayWD(WeightDecayScheduler):
@@ -159,7 +150,7 @@ class CosineDecayWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.CosineDecay(initial_val, end_val, total_iters, scheduler=self), options)
+        self._construct(optimizer, options, formulas.CosineDecay, initial_val, end_val, total_iters)
 
 
 class WarmupStableDecayWD(WeightDecayScheduler):
@@ -172,11 +163,10 @@ class WarmupStableDecayWD(WeightDecayScheduler):
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
         decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.WarmupStableDecay(
-            val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
-            initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.WarmupStableDecay, val, total_iters, warmup_iters, decay_iters, initial_val,
+            end_val, warmup, decay, decay_rate,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class SequentialWD(composed.Sequential, WeightDecayScheduler):
@@ -189,7 +179,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.PiecewiseConstant(vals, milestones, scheduler=self), options)
+        self._construct(optimizer, options, formulas.PiecewiseConstant, vals, milestones)
 
 
 class MultiStepWD(WeightDecayScheduler):
@@ -199,7 +189,7 @@ class MultiStepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.MultiStep(initial_val, gamma, milestones, scheduler=self), options)
+        self._construct(optimizer, options, formulas.MultiStep, initial_val, gamma, milestones)
 
 
 class StepWD(WeightDecayScheduler):
@@ -208,7 +198,7 @@ class StepWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.Step(initial_val, step_size, gamma, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Step, initial_val, step_size, gamma)
 
 
 class CosineAnnealingWD(WeightDecayScheduler):
@@ -217,14 +207,14 @@ class CosineAnnealingWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.CosineAnnealing(initial_val, T_max, eta_min, scheduler=self), options)
+        self._construct(optimizer, options, formulas.CosineAnnealing, initial_val, T_max, eta_min)
 
 
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[Options]) -> None:
-        self._construct(optimizer, formulas.Lambda(initial_val, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Lambda, initial_val)
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
@@ -234,8 +224,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, scheduler=self)
-        self._construct(optimizer, closed_form, options)
+        self._construct(optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_val, T_0, T_mult, eta_min)
 
 
 class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
@@ -244,7 +233,7 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, formulas.Multiplicative(initial_val, coefficient, scheduler=self), options)
+        self._construct(optimizer, options, formulas.Multiplicative, initial_val, coefficient)
 
 
 class ChainedWD(composed.Chained, WeightDecayScheduler):
@@ -259,11 +248,10 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.Cyclic(
-            base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
-            gamma=gamma, scale_mode=scale_mode, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.Cyclic, base_val, max_val, step_size_up, step_size_down, mode, gamma,
+            scale_mode,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class OneCycleWD(WeightDecayScheduler):
@@ -274,11 +262,10 @@ class OneCycleWD(WeightDecayScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        closed_form = formulas.OneCycle(
-            initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,
-            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
+        self._construct(
+            optimizer, options, formulas.OneCycle, initial_val, max_val, total_steps, pct_start, final_div_factor,
+            three_phase, anneal_strategy,
         )  # fmt: skip
-        self._construct(optimizer, closed_form, options)
 
 
 class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from timesched import ops, shapes
+from timesched.binding.evaluation import Evaluator
 from timesched.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.positions import Counts, Frame, Milestones, Period, Resolved
@@ -116,9 +117,14 @@ class Constant(ClosedForm):
 class Between(ClosedForm):
     """From one value to another in a number of steps."""
 
+    cycle = False  # a field of the subclasses that continue with another cycle
     initial_val: float = number()
     end_val: float = number()
     total_iters: Steps = count()
+
+    def check(self, class_name: str) -> None:
+        if self.cycle and as_time(self.total_iters).exact == 0:
+            raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,9 +133,6 @@ class Polynomial(Between):
 
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
-
-    def check(self, class_name: str) -> None:
-        _check_cycle_length(class_name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
         end = as_time(self.total_iters)
@@ -143,19 +146,11 @@ class Linear(Between):
 
     cycle: bool = flag(False)
 
-    def check(self, class_name: str) -> None:
-        _check_cycle_length(class_name, self)
-
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
             left = remaining_share(frame.period(as_time(self.total_iters)))
             return shapes.linear(left, self.end_val, self.initial_val)
         return shapes.linear(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
-
-
-def _check_cycle_length(class_name: str, schedule: Polynomial | Linear) -> None:
-    if schedule.cycle and as_time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -451,17 +446,21 @@ class Chain(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """The values at each step that a user's subclass of a scheduler computes in its `at_step`."""
+    """The values at each step that a user's subclass of a scheduler computes in its `at_step`.
+
+    `formula`: the evaluator of the closed form that the subclass is made of, or None.
+    """
 
     reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
+    formula: Evaluator | None
 
     @classmethod
-    def of(cls, scheduler: object) -> UserClosedForm:
-        return cls(weakref.ref(scheduler))
+    def of(cls, scheduler: object, formula: Evaluator | None) -> UserClosedForm:
+        return cls(weakref.ref(scheduler), formula)
 
     def resolve(self, frame: Frame) -> Resolved:
         index, reference = frame.mark(as_time(0)).index, self.reference
         return lambda counts: reference().at_step(counts[index])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return UserClosedForm.of, (self.reference(),)
+        return UserClosedForm.of, (self.reference(), self.formula)

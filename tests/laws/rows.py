@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -647,3 +647,135 @@ CLOSED_FORMS = [
     ),
     Row(f.Multiplicative, {"initial_val": _POSITIVE, "coefficient": _FALLING}, _scaled(1500.0), in_steps=True),
 ]
+
+
+# Which formula equals a schedule of `timesched` bit for bit
+
+
+@dataclass(frozen=True)
+class Equal:
+    """The schedule that equals a formula, as a function of the formula.
+
+    `scaled_by`: the argument by which its multiplier is multiplied. `given`: the arguments with which they are equal.
+    """
+
+    schedule: Callable[[Any], Schedule]
+    scaled_by: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Different:
+    """The schedule that is nearest to a formula, and a batch at which they differ; None if they differ by roundings."""
+
+    reason: str
+    formula: f.ClosedForm
+    schedule: Schedule
+    batch: int | None
+    ssr: Fraction = Fraction(1)
+
+
+_FROM_1 = {"initial_val": 1.0}  # as a multiplier that falls
+EQUAL = {
+    f.Constant: Equal(lambda x: s.ConstantScheduler(x.val, t_max="1e18ba")),
+    f.Polynomial: Equal(
+        lambda x: s.PolynomialScheduler(x.power, f.as_time(x.total_iters), x.end_val),
+        given={**_FROM_1, "cycle": False},
+    ),
+    f.Linear: Equal(
+        lambda x: s.LinearScheduler(x.initial_val, x.end_val, f.as_time(x.total_iters)),
+        given={"cycle": False},
+    ),
+    f.CosineDecay: Equal(
+        lambda x: s.CosineAnnealingScheduler(f.as_time(x.total_iters), x.end_val),
+        given=_FROM_1,
+    ),
+    f.Exponential: Equal(
+        lambda x: (
+            s.StepScheduler(f.as_time(x.total_iters), x.decay_rate)
+            if x.staircase
+            else s.ExponentialScheduler(x.decay_rate, f.as_time(x.total_iters))
+        ),
+        scaled_by="initial_val",
+    ),
+    f.WarmupStableDecay: Equal(
+        lambda x: s.WarmupStableDecayScheduler(
+            t_warmup=f.as_time(x.warmup_iters),
+            t_decay=f.as_time(x.decay_iters),
+            t_max=f.as_time(x.total_iters),
+            alpha_s=x.initial_val,
+            alpha_f=x.end_val,
+            warmup=x.warmup,
+            decay=x.decay,
+            decay_rate=x.decay_rate,
+            scale_warmup=True,
+        ),
+        given={"val": 1.0},
+    ),
+    f.MultiStep: Equal(
+        lambda x: s.MultiStepScheduler([f.as_time(step) for step in x.milestones], x.gamma),
+        scaled_by="initial_val",
+    ),
+    f.Step: Equal(lambda x: s.StepScheduler(f.as_time(x.step_size), x.gamma), scaled_by="initial_val"),
+    f.CosineAnnealingWarmRestarts: Equal(
+        lambda x: s.CosineAnnealingWarmRestartsScheduler(f.as_time(x.T_0), x.T_mult, x.eta_min),
+        given=_FROM_1,
+    ),
+    f.Cyclic: Equal(
+        lambda x: s.CyclicScheduler(
+            f.as_time(x.step_size_up),
+            None if x.step_size_down is None else f.as_time(x.step_size_down),
+            alpha_i=x.base_val,
+            alpha_f=x.max_val,
+            mode=x.mode,
+        ),
+        given={"gamma": 1.0},
+    ),
+}
+DIFFERENT = [
+    Different(
+        "each cycle of a line begins lower, and a line ends",
+        f.Linear(1.0, 0.0, 10, cycle=True),
+        s.LinearScheduler(t_max="10ba"),
+        15,
+    ),
+    Different(
+        "each cycle of a power begins lower, and a power ends",
+        f.Polynomial(1.0, 0.0, 10, 2.0, cycle=True),
+        s.PolynomialScheduler(2.0, "10ba"),
+        15,
+    ),
+    Different(
+        "gamma is the factor of a step, and not of a cycle",
+        f.Cyclic(0.0, 1.0, 2, mode="exp_range", gamma=0.5),
+        s.CyclicScheduler("2ba", alpha_i=0.0, mode="exp_range", gamma=0.5),
+        2,
+    ),
+    Different(
+        "a wave rises again",
+        f.CosineAnnealing(1.0, 10),
+        s.CosineAnnealingScheduler("10ba"),
+        15,
+    ),
+    Different(
+        "the peak is one step earlier",
+        f.OneCycle(0.5, 1.0, 100, 0.25),
+        s.OneCycleScheduler("100ba", 0.25, div_factor=2.0),
+        20,
+    ),
+    Different(
+        "a ratio of the run is rounded before it divides the steps",
+        f.Multiplicative(1.0, 0.9),
+        s.ExponentialScheduler(0.9, "1ba"),
+        None,
+        ssr=Fraction(3, 7),
+    ),
+    Different(
+        "the root of the steps divides, and not the root of a quotient",
+        f.InverseSquareRootDecay(1.0, 3**0.5, 3),
+        s.PowerScheduler("3ba"),
+        None,
+    ),
+]
+# No schedule is near: the inverse of a power of the steps plus 1, and values that hold until the next one.
+WITHOUT_SCHEDULE = {f.InverseExponentialTimeDecay, f.PiecewiseConstant}
