@@ -43,7 +43,7 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 quick: ## run the tests of what changed since main, without slow ones, in a minute
 	@$(PYTHON) tools/quick.py $(ARGS)
 
-test-deep: ## the same with all cases, and 25 times as many examples per property, new ones each time
+test-deep: ## the same with all cases, and up to 5,000 examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
 test-trainers: ## run the tests with transformers, TRL, accelerate, Lightning and torchtitan
