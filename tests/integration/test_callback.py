@@ -312,14 +312,15 @@ def test_refused(entries: Any, options: dict[str, Any], error: type[Exception], 
         make_trainer(mine, model=model, optimizers=optimizer, **trainers)
 
 
-def test_schedulers_given_to_a_fit() -> None:
+@pytest.mark.parametrize("length", [None, "4ba"])
+def test_schedulers_given_to_a_fit(length: str | None) -> None:
     """They are refused beside the callback's, and dropped as the error says."""
-    trainer, record = make_trainer([Schedules(Binding(LINE, "lr"))], max_duration=None)
+    trainer, record = make_trainer([Schedules(Binding(LINE, "lr"))], max_duration=length)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"trainer\.state\.schedulers = \[\] drops"):
-            trainer.fit(duration="4ba", schedulers=LINE)
+            trainer.fit(duration=None if length else "4ba", schedulers=LINE)
     trainer.state.schedulers = []
-    finish(trainer, record, duration="4ba")
+    finish(trainer, record, duration=None if length else "4ba")
     assert record.of("lr", MATRIX) == falling(LR, 0, 4, 4)
 
 

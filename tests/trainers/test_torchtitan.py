@@ -103,6 +103,14 @@ def test_a_run_that_had_torchtitans_own(tmp_path: Path) -> None:
         Loop(None, TASK).schedules.begin_at(5)
 
 
+def test_a_run_that_was_loaded_keeps_its_position(tmp_path: Path) -> None:
+    """A script that gives the position in each start changes nothing."""
+    train(tmp_path, TASK)
+    loop = Loop(None, replace(TASK, load=(tmp_path, 5)))
+    loop.schedules.begin_at(2)
+    assert loop.schedules.clock.timestamp.batch == 5
+
+
 def test_a_hyperparameter_that_was_not_scheduled_before(tmp_path: Path) -> None:
     """torchtitan saves each key of a group, and looks for all of them: also the initial values."""
     train(tmp_path, replace(TASK, entries=(COSINE,)))

@@ -518,7 +518,7 @@ def test_a_run_without_a_batch_has_not_ended_early():
         schedulers.warn_of_early_end()
 
 
-IN_SAMPLES = LinearScheduler(t_max="9sp")
+IN_SAMPLES, IN_BATCHES = LinearScheduler(t_max="9sp"), LinearScheduler(t_max="9ba")
 SHARDED = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=())]}])  # its parameters are DTensors
 
 
@@ -526,6 +526,8 @@ SHARDED = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=(
     ("call", "kind", "words"),
     [
         (lambda clock: Schedulers(sgd(), clock, []), TypeError, "entries=[]: there is no schedule"),
+        (lambda clock: Schedulers(sgd(), clock, [LINEAR, LINEAR]), ValueError, "was created later"),
+        (lambda clock: CountingSchedulers(sgd(), Clock("9sp"), [IN_BATCHES]).tick({}), ValueError, "samples: the run"),
         (lambda clock: make_average(SHARDED, clock, sgd), ValueError, "average: the parameters are DTensors"),
         (lambda clock: CountingSchedulers(sgd(), clock, [IN_SAMPLES]).tick({}), ValueError, "samples: the run counts"),
         (lambda clock: read_counts(dict, {"words": 3}), TypeError, "count(batch)={'words': 3}: it may have"),

@@ -245,6 +245,7 @@ class _RunSchedulers(Schedulers):
     clock: _RunClock
 
     def __init__(self, callback: Schedules, state: State) -> None:
+        self.state = state
         (optimizer,) = state.optimizers  # a Trainer has one optimizer
         clock = _RunClock(state, callback.ssr, callback._conversion_factors)
         average = make_average(optimizer, clock.copy_as_clock(), callback._make_average)
@@ -263,7 +264,7 @@ class _RunSchedulers(Schedulers):
     @property
     def batches(self) -> int:
         """The batches that the Trainer has done."""
-        return int(self.clock.timestamp.batch)
+        return int(self.state.timestamp.batch)
 
     def check_shared_keys(self, others: Iterable[object]) -> None:
         """Raise `ValueError` if one of the Trainer's own schedulers sets a key that these schedulers set."""
