@@ -41,7 +41,12 @@ def transformer(width: int = 512, layers: int = 8, vocabulary: int = 8192, conte
     return ((vocabulary, width), (context, width), *(norm + attention + norm + perceptron) * layers, *norm)
 
 
-SETS: dict[str, Shapes] = {"small": ((64, 64),) * 300, "transformer": transformer(), "one": ((4096, 4096),)}
+SETS: dict[str, Shapes] = {
+    **{f"{count}x{side}": ((side, side),) * count for count in (12, 100) for side in (8, 64)},
+    "small": ((64, 64),) * 300,
+    "transformer": transformer(),
+    "one": ((4096, 4096),),
+}
 LEAST = 2e-3  # seconds that a round lasts at least
 
 
@@ -185,12 +190,20 @@ def peers(name: str, compiled: bool = False) -> tuple[dict[str, Callable[..., An
 
 
 def stepping(make: Callable[..., Any], name: str, shapes: Shapes, device: str = "cpu") -> Callable[[], Step]:
-    """What makes an optimizer over fresh parameters, takes its first step, and returns what takes the next."""
+    """What makes an optimizer over fresh parameters, takes its first step, and returns what takes the next.
+
+    Each step has a new learning rate, as with a schedule.
+    """
 
     def build() -> Step:
         optimizer = make(parameters(name, shapes, device))
         optimizer.step()
-        step: Step = optimizer.step
+
+        def step() -> None:
+            for group in optimizer.param_groups:
+                group["lr"] *= 1 - 1e-9
+            optimizer.step()
+
         return step
 
     return build

@@ -13,7 +13,7 @@ from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
 from ..step.common_steps import add_over_root_, penalized_gradient
-from ..step.fused import fused_adagrad
+from ..step.fused import FUSED_ADAGRAD
 from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -63,7 +63,7 @@ class Adagrad(RuleOptimizer):
     hyper = rule_table(
         COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(least=0, scheduled=False), eps=NON_NEGATIVE
     )
-    fused = staticmethod(fused_adagrad)
+    fused = FUSED_ADAGRAD
     states = ("sum",)
 
     def __init__(

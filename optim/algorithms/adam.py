@@ -11,7 +11,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
-from ..step.fused import fused_adam
+from ..step.fused import FUSED_ADAM
 from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -72,7 +72,7 @@ class AdamBase(RuleOptimizer):
     )
     structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
-    fused = staticmethod(fused_adam)
+    fused = FUSED_ADAM
 
     def __init__(
         self,

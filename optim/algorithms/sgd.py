@@ -16,7 +16,7 @@ from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
 from ..step.common_steps import penalized_gradient
-from ..step.fused import fused_sgd
+from ..step.fused import FUSED_SGD
 from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -71,7 +71,7 @@ class SGD(RuleOptimizer):
         COMMON, momentum=Number(least=0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
     may_be_missing = frozenset(("maximize", "nesterov"))
-    fused = staticmethod(fused_sgd)
+    fused = FUSED_SGD
 
     def __init__(
         self,

@@ -23,9 +23,6 @@ class Piece(NamedTuple):
     indices: Sequence[int]  # of these parameters among all parameters of a step
     start: int = 0  # the index of the first element
 
-    def write_back(self) -> None:
-        """Nothing is left to do after an update in place. A piece in float32 has the same method."""
-
 
 STACK_LIMIT = 1 << 24  # elements that are stacked together on a GPU
 
@@ -88,17 +85,13 @@ def mul(xs: Tensors, c: Factor) -> Tensors:
 
 def shift_(xs: Tensors, c: Factor) -> None:
     """xs += c."""
-    torch._foreach_add_(xs, c, **_alpha_argument(c))
+    # Without `alpha`, torch treats a tensor as a number and reads it.
+    torch._foreach_add_(xs, c, alpha=1.0) if isinstance(c, Tensor) else torch._foreach_add_(xs, c)
 
 
 def shift(xs: Tensors, c: Factor) -> Tensors:
     """xs + c."""
-    return torch._foreach_add(xs, c, **_alpha_argument(c))
-
-
-def _alpha_argument(c: Factor) -> dict[str, float]:
-    """Without this argument, torch treats a tensor as a number and reads it."""
-    return {"alpha": 1.0} if isinstance(c, Tensor) else {}
+    return torch._foreach_add(xs, c, alpha=1.0) if isinstance(c, Tensor) else torch._foreach_add(xs, c)
 
 
 def add_(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> None:

@@ -299,7 +299,7 @@ class Muon(RuleOptimizer):
                 f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or NorMuon's matrices "
                 "that are split by columns, are gathered and computed by every rank."
             )
-            warn_once(self, "redundancy", text, stacklevel=4)
+            warn_once(self, "redundancy", text, stacklevel=6)
         return left
 
     def _compute_compiled_own_steps(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
@@ -311,7 +311,7 @@ class Muon(RuleOptimizer):
                 warnings.warn(
                     f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
                     "compiles. They are made orthogonal uncompiled from now on.",
-                    stacklevel=7,
+                    stacklevel=9,
                 )
         return compute_own_steps(inputs)
 

@@ -51,13 +51,15 @@ class StateKeeper:
     argument.
     """
 
+    prepared_step: Any = None  # what a step has prepared for the present kinds: see step/prepared.py
+
     def __init__(self) -> None:
         # The kind of each parameter, and the kinds of its states by name.
         self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}
         self._guards: Any = None  # compares all kinds at once
 
     def __getstate__(self) -> StateDict:
-        return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled
+        return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled, nor prepared steps
 
     def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
         """Put these states in place, drop the state of parameters that are gone, and note the kinds of all tensors."""
@@ -66,13 +68,9 @@ class StateKeeper:
         for stray in [p for p in optimizer.state if p not in params]:
             del optimizer.state[stray]
         self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
-        self._guards = None
-        if len(params) > len(optimizer.state):
-            return  # a parameter was replaced: the next step gives the new one state
-        tensors = _all_tensors(optimizer)
-        if TensorGuards is not None and all(isinstance(x, Tensor) for x in tensors):
-            sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-            self._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        self._guards = self.prepared_step = None
+        if len(params) == len(optimizer.state):  # otherwise the next step gives state to a parameter that is new
+            self._guards = make_guards(_all_tensors(*_parameters_and_states(optimizer)))
 
     def has_fitting_state(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
         """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
@@ -85,11 +83,21 @@ class StateKeeper:
         state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is an
         error.
         """
+        if self.unchanged_states(optimizer) is None:
+            self.follow_changes(optimizer)
+
+    def unchanged_states(self, optimizer: StatefulOptimizer) -> list[State] | None:
+        """The states of all parameters, in order, if all kinds are the same as before. Otherwise None."""
+        params, states = _parameters_and_states(optimizer)
+        if self._guards is None or len(params) != len(optimizer.state):  # there may be state of a parameter that left
+            return None
         try:
-            if self._guards is not None and self._guards.check(*_all_tensors(optimizer)):
-                return
+            return states if self._guards.check(*_all_tensors(params, states)) else None
         except TypeError:  # a parameter without state, a different number of tensors, or an object that is not a tensor
-            pass
+            return None
+
+    def follow_changes(self, optimizer: StatefulOptimizer) -> None:
+        """See `follow`, after a kind has changed."""
         class_name = type(optimizer).__name__
         _check_each_once(optimizer)
         for key in optimizer.state:
@@ -179,14 +187,26 @@ def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> l
     return groups
 
 
-def _all_tensors(optimizer: StatefulOptimizer) -> list[Any]:
+def _parameters_and_states(optimizer: StatefulOptimizer) -> tuple[list[Tensor], list[Any]]:
+    """All parameters, and their states in the same order. A parameter without state has None."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    states = optimizer.state
+    if len(params) == len(states) and all(map(is_, params, states)):  # nearly always, and then no lookup is needed
+        return params, list(states.values())
+    return params, list(map(states.get, params))
+
+
+def _all_tensors(params: list[Tensor], states: list[State]) -> list[Any]:
     """All parameters, then all their states. Raises `TypeError` if a parameter has no state."""
-    state, params = optimizer.state, list(_all_parameters(optimizer))
-    if len(params) != len(state):
-        raise TypeError("there is state of a parameter that left")
-    in_order = all(map(is_, params, state))  # nearly always true, and then no lookup is needed
-    states: Iterable[Any] = state.values() if in_order else map(state.get, params)
     return [*params, *chain.from_iterable(map(dict.values, states))]
+
+
+def make_guards(tensors: list[Any]) -> Any:
+    """An object whose `check(*tensors)` compares the kinds of tensors with these; None if one is not a tensor."""
+    if TensorGuards is None or not all(isinstance(x, Tensor) for x in tensors):
+        return None
+    sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
 def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, name: str) -> State:

@@ -6,9 +6,7 @@ torch wraps `step` itself, which breaks the graph of a compiled step. The attrib
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +25,6 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `step` to run without gradients (its closure with them), between torch's hooks, and to refuse new state."""
     if getattr(step, "hooked", False):  # inherited: each class gets its own wrapper
         step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
-    trusted = getattr(step, "makes_no_state", False)
 
     @functools.wraps(step)
     def wrapper(self: Any, *args: object, **kwargs: object) -> Any:
@@ -36,15 +33,10 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
                 return step(self, *args, **kwargs)
         self._is_stepping = True
         try:
-            call: list[Any] = [args, kwargs]
-            with _run_hooks(self, call), torch.no_grad():
-                args, kwargs = _enable_gradients(call[0], call[1])
-                if not trusted:
-                    self._keeper.follow(self)
-                result = step(self, *args, **kwargs)
-                if not trusted:
-                    self._keeper.check_no_new_state(self)
-            return result
+            if not torch.autograd.profiler._is_profiler_enabled:  # the label takes as long as a fused step
+                return _step_between_hooks(self, step, args, kwargs)
+            with torch.autograd.profiler.record_function(f"Optimizer.step#{type(self).__name__}.step"):
+                return _step_between_hooks(self, step, args, kwargs)
         finally:
             self._is_stepping = False
 
@@ -54,27 +46,34 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _step_between_hooks(optimizer: Any, step: Step, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    """Step between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
+    for hook in (*torch_optimizer._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values()):
+        result = hook(optimizer, (optimizer, *args), kwargs)
+        if result is not None:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise RuntimeError(f"A step pre-hook returned {result!r}. Return None or (args, kwargs).")
+            args, kwargs = tuple(result[0])[1:], result[1]
+    with torch.no_grad():
+        step_args, step_kwargs = _enable_gradients(args, kwargs) if args or kwargs else (args, kwargs)
+        if getattr(step, "makes_no_state", False):
+            loss = step(optimizer, *step_args, **step_kwargs)
+        else:
+            optimizer._keeper.follow(optimizer)
+            loss = step(optimizer, *step_args, **step_kwargs)
+            optimizer._keeper.check_no_new_state(optimizer)
+    optimizer._optimizer_step_code()
+    for hook in (
+        *optimizer._optimizer_step_post_hooks.values(),
+        *torch_optimizer._global_optimizer_post_hooks.values(),
+    ):
+        hook(optimizer, (optimizer, *args), kwargs)
+    return loss
+
+
 def _enable_gradients(args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args and callable(args[0]):
         args = (torch.enable_grad()(args[0]), *args[1:])
     if callable(kwargs.get("closure")):
         kwargs = {**kwargs, "closure": torch.enable_grad()(kwargs["closure"])}
     return args, kwargs
-
-
-@contextmanager
-def _run_hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
-    """Run the hooks of torch's optimizers. A hook before the step may replace the arguments in `call`."""
-    with torch.autograd.profiler.record_function(f"Optimizer.step#{type(optimizer).__name__}.step"):
-        before = (torch_optimizer._global_optimizer_pre_hooks, optimizer._optimizer_step_pre_hooks)
-        for hook in list(chain.from_iterable(hooks.values() for hooks in before)):
-            result = hook(optimizer, (optimizer, *call[0]), call[1])
-            if result is not None:
-                if not isinstance(result, tuple) or len(result) != 2:
-                    raise RuntimeError(f"A step pre-hook returned {result!r}. Return None or (args, kwargs).")
-                call[:] = [tuple(result[0])[1:], result[1]]
-        yield
-        optimizer._optimizer_step_code()
-        after = (optimizer._optimizer_step_post_hooks, torch_optimizer._global_optimizer_post_hooks)
-        for hook in list(chain.from_iterable(hooks.values() for hooks in after)):
-            hook(optimizer, (optimizer, *call[0]), call[1])

@@ -11,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from ..base.tensor_lists import Columns, Piece
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough that the calls cost little
 LIST = 1 << 26  # elements that are stepped together in float32, on other devices
+
+
+def needs_blocks(work: Work) -> bool:
+    """Whether contiguous tensors are stepped in blocks: on the CPU, if they are copied to float32 or fill several."""
+    p = work.columns["p"]
+    is_large = work.widening is not None or sum(map(Tensor.numel, p)) > BLOCK
+    return is_large and work.algorithm.elementwise and p[0].is_cpu
 
 
 def blocks(columns: Columns) -> Iterator[Piece]:

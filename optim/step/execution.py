@@ -10,43 +10,65 @@ is read, and the update runs over all tensors at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from timesched.ops import host_scalar
-
 from ..base.scalar_states import STEP
-from ..base.tensor_lists import Columns, Piece, Tensors
-from ..precision.widened import WidenedStep
-from .blocks import blocks, split_work
+from ..base.tensor_lists import Columns, Piece, Tensors, select
+from ..precision.widened import WidenedPiece, WidenedStep, Widening
+from .blocks import blocks, needs_blocks, split_work
 from .fused import Kernel
 from .known_counts import KnownCounts
 from .work import Factors, Work, split_by_layout
 
+NUMBERS = frozenset((float, int, bool, tuple, type(None)))  # the types of hyperparameters and factors that are numbers
 
-class StepInPlace:
-    """A step of tensors that are updated in place. `WidenedStep` has the same method, for bfloat16 tensors."""
 
-    def read(self, piece: Piece) -> Piece:
-        return piece
+class Route(NamedTuple):
+    """How a work is stepped on numbers. The kinds of its tensors and hyperparameters decide this."""
+
+    kernel: Kernel | None  # torch's kernel for the whole step
+    in_blocks: bool
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
     """A step outside of graphs: on numbers on the CPU and on CUDA, otherwise on tensors."""
-    for original in works:
-        device = original.columns["p"][0].device
-        if device.type not in ("cpu", "cuda"):
-            step_on_tensors([original])
-            continue
-        if device.type == "cuda" and _is_being_captured():
-            for column in original.scalars.values():
-                known_counts.mark_unknown(column)
-        work = original._replace(hyper=_hyperparameters(original, read_on_host=True))
-        for part, contiguous in split_by_layout(work):
-            _step_part_eagerly(part, contiguous, known_counts)
+    for work in works:
+        routes = choose_routes(work)
+        for part, route in routes:
+            step_on_route(part, route, known_counts)
+        if not routes:
+            step_on_tensors([work])
+
+
+def choose_routes(original: Work) -> list[tuple[Work, Route]]:
+    """The parts of a work that are stepped on numbers, each with its route. None for a work that is not."""
+    if original.columns["p"][0].device.type not in ("cpu", "cuda"):
+        return []
+    work = original._replace(hyper=_hyperparameters(original, read_on_host=True))
+    routes = []
+    for layout_part, contiguous in split_by_layout(work):
+        in_blocks = contiguous and needs_blocks(layout_part)
+        for part in [layout_part] if in_blocks else split_work(layout_part):
+            fused: Kernel | None = part.algorithm.fused
+            kernel = fused if contiguous and fused and fused.supports(part) else None
+            # A kernel reads memory once, also without blocks. It needs blocks only for copies in float32.
+            routes.append((part, Route(kernel, in_blocks and (kernel is None or part.widening is not None))))
+    return routes
+
+
+def step_on_route(work: Work, route: Route, known_counts: KnownCounts) -> None:
+    """Step a work on a route. Its hyperparameters are numbers, or tensors on CUDA."""
+    if work.columns["p"][0].is_cuda and _is_being_captured():
+        for column in work.scalars.values():
+            known_counts.mark_unknown(column)
+    if route.kernel is None:
+        _step_on_numbers(work, known_counts, route.in_blocks)
+    else:
+        _step_by_kernel(work, route.kernel, route.in_blocks)
 
 
 def _is_being_captured() -> bool:
@@ -55,59 +77,44 @@ def _is_being_captured() -> bool:
     return is_in_use and torch.cuda.is_current_stream_capturing()
 
 
-def _step_part_eagerly(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
-    """The step of tensors that are either all contiguous or all not: by torch's kernel if it supports the step."""
-    in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
-    for work in [part] if in_blocks else split_work(part):
-        fused = work.algorithm.fused if contiguous else None
-        kernel = None if fused is None else fused(work)
-        if kernel is None:
-            _step_on_numbers(work, known_counts, in_blocks)
-        else:
-            # A kernel reads memory once, also without blocks. It needs blocks only for copies in float32.
-            _step_by_kernel(work, kernel, in_blocks and work.widening is not None)
-
-
 def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
     """A step by one of torch's fused kernels."""
     _count_step(work)
-    step_counts = work.scalars.get(STEP)
-    step = _make_step(work, in_blocks)
-    for piece in _pieces(work, in_blocks):
-        counts = [step_counts[i] for i in piece.indices] if step_counts else []
-        current = step.read(piece)
-        kernel(counts, **current.columns)
-        current.write_back()
-        del current  # frees its memory for the next piece
+    step_counts = work.scalars.get(STEP, [])
+    if work.widening is None:
+        kernel.step(work.hyper, step_counts, **work.columns)
+        return
+    for piece in _widened_pieces(work, work.widening, in_blocks):
+        kernel.step(work.hyper, select(step_counts, piece.piece.indices) if step_counts else [], **piece.columns)
+        piece.write_back()
+        del piece  # frees its memory for the next piece
 
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step with the scalar states as numbers. If the host does not know them all, a step on tensors."""
-    old_values: dict[str, list[float]] = {}  # the scalar states before this step: by name, one for each parameter
-    names = [name for name in work.algorithm.reads if name in work.scalars]
-    for name in names:
-        known = known_counts.read(work.scalars[name])
-        if known is None:
-            step_on_tensors([work])
-            for computed in names:
-                known_counts.note_computed(work.scalars[computed])
-            return
-        old_values[name] = known
-    _count_step(work)  # this counts in the states; the numbers `s` are counted below
-    for part, s in _split_by_numbers(work, old_values):
-        if STEP in s:
-            s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
-        for name, value in _update(part, s, in_blocks).items():
+    old_values = known_counts.read(work.scalars, work.algorithm.reads)
+    if old_values is None:
+        step_on_tensors([work])
+        for name in work.scalars.keys() & set(work.algorithm.reads):
+            known_counts.note_computed(work.scalars[name])
+        return
+    _count_step(work)  # this counts in the states; the numbers are counted below
+    for part, numbers in _split_by_numbers(work, old_values):
+        if STEP in numbers:
+            numbers[STEP] = known_counts.note(part.scalars[STEP], numbers[STEP] + 1.0)
+        for name, value in _update(part, numbers, in_blocks).items():
             known_counts.note(part.scalars[name], value)
 
 
 def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
     """Split the work into parts of parameters with equal numbers. Each part comes with its numbers by name."""
+    rows = list(zip(*numbers.values())) or [()]  # one for each parameter, or no numbers
+    if len(set(rows)) == 1:  # nearly always
+        return [(work, dict(zip(numbers, rows[0])))]
     indices: dict[tuple[float, ...], list[int]] = {}
-    for i in range(len(work.columns["p"])):
-        indices.setdefault(tuple([column[i] for column in numbers.values()]), []).append(i)
-    parts = [work] if len(indices) == 1 else list(map(work.select, indices.values()))
-    return [(part, dict(zip(numbers, row))) for part, row in zip(parts, indices)]
+    for i, row in enumerate(rows):
+        indices.setdefault(row, []).append(i)
+    return [(work.select(part), dict(zip(numbers, row))) for row, part in indices.items()]
 
 
 def step_on_tensors(works: list[Work]) -> None:
@@ -117,8 +124,8 @@ def step_on_tensors(works: list[Work]) -> None:
         device = work.columns["p"][0].device
         _count_step(work)
         names = [name for name in work.algorithm.reads if name in work.scalars]
-        s = {name: torch.cat(work.scalars[name]).to(_double_dtype(device)) for name in names}
-        _update(work, s, in_blocks=False)
+        scalars = {name: torch.cat(work.scalars[name]).to(_double_dtype(device)) for name in names}
+        _update(work, scalars, in_blocks=False)
 
 
 def _count_step(work: Work) -> None:
@@ -127,51 +134,44 @@ def _count_step(work: Work) -> None:
         torch._foreach_add_(work.scalars[STEP], 1)
 
 
-def _update(work: Work, s: Factors, in_blocks: bool) -> Factors:
+def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
     """Update parameters and all of their states. Returns the scalar states that changed, by name.
 
-    `s`: the scalar states that the factors need, this step counted.
+    `scalars`: the scalar states that the factors need, this step counted.
     """
 
     def round_as_state(x: Any) -> Any:
         dtype = work.scalars[STEP][0].dtype
         if not isinstance(x, Tensor):
-            return host_scalar(x, dtype).item()
+            return torch.tensor(x, dtype=dtype, device="cpu").item()
         # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
-    factors, new_scalars = work.algorithm.factors_and_scalars(work.hyper, s, round_as_state)
+    all_factors, new_scalars = work.algorithm.factors_and_scalars(work.hyper, scalars, round_as_state)
     changed: Factors = {}
     for name, value in new_scalars.items():
-        if isinstance(value, Tensor) or value != s[name]:  # tensors are not compared: a comparison would read them
+        if isinstance(value, Tensor) or value != scalars[name]:  # tensors are not compared: that would read them
             _fill(work.scalars[name], value)
             changed[name] = value
-    h, f = _convert_for_lists(work.hyper, factors, work.columns["p"][0])
-    placement = {} if work.algorithm.elementwise else {"placement": work.placement}
-    step = _make_step(work, in_blocks)
-    for piece in _pieces(work, in_blocks):
-        current = step.read(piece)
-        work.algorithm.update(h, f, **current.columns, **placement)
-        current.write_back()
-        del current  # frees its memory for the next piece
+    hyper, factors = _convert_for_lists(work.hyper, all_factors, work.columns["p"][0])
+    update, placement = work.algorithm.update, {} if work.algorithm.elementwise else {"placement": work.placement}
+    if work.widening is not None:
+        for wide in _widened_pieces(work, work.widening, in_blocks):
+            update(hyper, factors, **wide.columns, **placement)
+            wide.write_back()
+            del wide  # frees its memory for the next piece
+    elif in_blocks:
+        for block in blocks(work.columns):
+            update(hyper, factors, **block.columns, **placement)
+    else:
+        update(hyper, factors, **work.columns, **placement)
     return changed
 
 
-def _pieces(work: Work, in_blocks: bool) -> Iterable[Piece]:
-    """The pieces that are updated one after the other."""
-    return blocks(work.columns) if in_blocks else [_whole_piece(work)]
-
-
-def _whole_piece(work: Work) -> Piece:
-    """All of the work as one piece."""
-    return Piece(work.columns, range(len(work.columns["p"])))
-
-
-def _make_step(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
-    """The step of a work, which reads its pieces. Each piece is written back after its update."""
-    if work.widening is None:
-        return StepInPlace()
-    return WidenedStep(work.widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
+def _widened_pieces(work: Work, widening: Widening, in_blocks: bool) -> Iterator[WidenedPiece]:
+    """The pieces of a work in float32, one after the other. Write each piece back before the next one is read."""
+    step = WidenedStep(widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
+    return map(step.read, blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))])
 
 
 def _fill(column: Tensors, value: Any) -> None:
@@ -180,11 +180,9 @@ def _fill(column: Tensors, value: Any) -> None:
     if isinstance(value, Tensor):
         values = value.to(dtype).expand(n).view(n, *column[0].shape)
         torch._foreach_copy_(column, list(values.unbind()))
-    elif column[0].is_cuda:  # so that nothing is copied there from the host
+    else:  # in two steps, so that nothing is copied from the host to a GPU
         torch._foreach_zero_(column)
         torch._foreach_add_(column, value)
-    else:
-        torch._foreach_copy_(column, [host_scalar(value, dtype)] * n)
 
 
 def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
@@ -215,6 +213,8 @@ def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Fac
     name of a hyperparameter, the hyperparameter is left out.
     """
     both = {**hyper, **factors}
+    if NUMBERS.issuperset(map(type, both.values())):
+        return hyper, factors
     tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
     if tensors:
         dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
@@ -224,8 +224,8 @@ def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Fac
             parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
             cast = [part.view(x.shape) for part, x in zip(parts, cast)]
         both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
-    h = {name: both[name] for name in hyper if name not in factors}
-    return h, {name: both[name] for name in factors}
+    remaining = {name: both[name] for name in hyper if name not in factors}
+    return remaining, {name: both[name] for name in factors}
 
 
 def _add_dimensions(work: Work) -> Work:
@@ -258,9 +258,10 @@ def start_step(work: Work, read_on_host: bool) -> StartedStep:
     The factors of the algorithm must not need scalar states. With `read_on_host`, hyperparameters that are tensors on
     the CPU become numbers.
     """
-    hyper = _hyperparameters(work, read_on_host)
+    numbers = _hyperparameters(work, read_on_host)
     _count_step(work)
-    h, f = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
-    step = _make_step(work, in_blocks=False)
-    piece = step.read(_whole_piece(work))
-    return StartedStep(h, f, piece.columns, piece.write_back)
+    hyper, factors = _convert_for_lists(numbers, work.algorithm.factors(numbers, {}), work.columns["p"][0])
+    if work.widening is None:
+        return StartedStep(hyper, factors, work.columns, write_back=lambda: None)
+    [wide] = _widened_pieces(work, work.widening, in_blocks=False)
+    return StartedStep(hyper, factors, wide.columns, wide.write_back)

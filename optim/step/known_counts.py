@@ -19,7 +19,7 @@ from torch import Tensor
 
 from timesched.ops import host_scalar
 
-from ..base.tensor_lists import Tensors
+from ..base.tensor_lists import Columns, Tensors
 
 
 class KnownCounts:
@@ -31,13 +31,14 @@ class KnownCounts:
         self._unknown: dict[int, ref[Tensor]] = {}
 
     def note(self, counts: Tensors, value: Any) -> Any:
-        """Note that all counts have this value. Returns the value rounded to their dtype; a tensor is not read."""
+        """Note that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
         if isinstance(value, Tensor):
             self.note_computed(counts)
             return value
+        if counts[0].is_cpu:
+            return counts[0].item()
         rounded: float = host_scalar(value, counts[0].dtype).item()
-        if not counts[0].is_cpu:
-            self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
+        self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
         return rounded
 
     def note_computed(self, counts: Iterable[Tensor]) -> None:
@@ -48,10 +49,20 @@ class KnownCounts:
         """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
         self._unknown.update((id(x), ref(x)) for x in counts)
 
-    def read(self, counts: Tensors) -> list[float] | None:
-        """The number in each count; None if only the GPU has it. Counts that changed elsewhere are read from it."""
-        if counts[0].is_cpu:
-            return [x.item() for x in counts]
+    def read(self, scalars: Columns, names: Iterable[str]) -> dict[str, list[float]] | None:
+        """The numbers in the columns with these names, as far as they exist; None if only the GPU has one of them."""
+        numbers: dict[str, list[float]] = {}
+        for name in names:
+            if name in scalars:
+                counts = scalars[name]
+                known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
+                if known is None:
+                    return None
+                numbers[name] = known
+        return numbers
+
+    def _read_column(self, counts: Tensors) -> list[float] | None:
+        """The number in each count on a GPU. Counts that changed elsewhere are read from it."""
         if self._unknown and any(id(x) in self._unknown and self._unknown[id(x)]() is x for x in counts):
             return None
         try:

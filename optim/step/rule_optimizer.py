@@ -34,8 +34,10 @@ from ..precision.widened import make_widening
 from ..state.keeper import cast_invariants, describe_tensor
 from ..state.optimizer import Optimizer, State, fill_state
 from ..state.step_wrapper import makes_no_state
-from .execution import eager_step, step_on_tensors
+from .execution import Route, eager_step, step_on_route, step_on_tensors
+from .fused import Kernel
 from .known_counts import KnownCounts
+from .prepared import PreparedStep, prepare_step
 from .work import Factors, RoundAsState, Work, convert_to_plain_tensors, group_by_kind
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
@@ -89,7 +91,8 @@ class RuleOptimizer(Optimizer):
     counts_steps: ClassVar[bool] = True  # whether each parameter has the state `step`
     states: ClassVar[tuple[str, ...]] = ()  # the names of the states of elements, if no group switches one of them off
     decouples_weight_decay: ClassVar[bool] = False  # whether it is no L2 penalty, if no hyperparameter decides this
-    fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, if it supports the step
+    fused: ClassVar[Kernel | None] = None  # torch's kernel for the whole step, where it supports the step
+    _unprepared_steps = 0  # in a row, up to now
 
     def __init__(self, params: ParamsT, arguments: dict[str, Any]) -> None:
         """`arguments`: the constructor's arguments, `locals()` there; those in `hyper` are the defaults of groups."""
@@ -245,7 +248,31 @@ class RuleOptimizer(Optimizer):
             check_compiler()
             step_on_tensors(self.gather())
             return loss
-        self._keeper.follow(self)
+        works = self._make_prepared_works()
+        if works is None:
+            active = self._step_unprepared()
+        else:
+            self._unprepared_steps = 0
+            active = [p for work, _ in works for p in work.columns["p"]]
+            for work, route in works:
+                step_on_route(work, route, self._known_counts)
+        # Torch's kernels do not change the versions of some tensors. Autograd needs them to notice that a tensor that
+        # it kept for a backward pass has changed.
+        torch.autograd.graph.increment_version(active)
+        return loss
+
+    def _make_prepared_works(self) -> list[tuple[Work, Route]] | None:
+        """Let the state follow its parameters. Returns the work of the prepared step, or None if a kind differs."""
+        states = self._keeper.unchanged_states(self)
+        if states is None:
+            self._keeper.follow_changes(self)
+        prepared: PreparedStep | None = self._keeper.prepared_step
+        if states is None or prepared is None or self._compiled_step is not None:
+            return None
+        return prepared.make_works(self.param_groups, states)
+
+    def _step_unprepared(self) -> list[Tensor]:
+        """Plan a step and do it. Prepares the steps after it, and returns the parameters that were stepped."""
         active = [p for p in self._all_parameters() if p.grad is not None]
         if not active:
             self.check_not_all_on_meta(self._all_parameters())
@@ -254,10 +281,11 @@ class RuleOptimizer(Optimizer):
         works = self.step_shared(self.gather())
         works = self._step_compiled(works)
         eager_step(works, self._known_counts)
-        # Torch's kernels do not change the versions of some tensors. Autograd needs them to notice that a tensor that
-        # it kept for a backward pass has changed.
-        torch.autograd.graph.increment_version(active)
-        return loss
+        self._unprepared_steps += 1
+        # The steps 2, 4, 8, ... in a row prepare the next one: kinds that change in every step are prepared rarely.
+        if self._unprepared_steps > 1 and self._unprepared_steps.bit_count() == 1 and len(self.algorithms()) == 1:
+            self._keeper.prepared_step = prepare_step(self.param_groups, type(self), works)
+        return active
 
     def gather(self) -> list[Work]:
         """The work of a step: parameters with a gradient, by group, device and dtype. Everything is checked first."""
@@ -322,20 +350,16 @@ class RuleOptimizer(Optimizer):
 
     def _check_gradients(self, params: list[Tensor], group: ParamGroup) -> None:
         """Raise `RuntimeError` for a gradient that cannot be used."""
-        grads: list[Any] = [p.grad for p in params]
-        if all(
-            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
-        ):
-            return
         name = type(self).__name__
-        for p, g in zip(params, grads):
+        for p in params:
+            g: Any = p.grad
             if g.layout is not torch.strided:
                 raise RuntimeError(
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}, but it must be dense. "
                     "Use sparse=False in the layer, or torch.optim.SparseAdam."
                 )
-            is_wide = g.dtype == torch.float32 and is_widened(group, p)
-            if g.shape != p.shape or (g.dtype != p.dtype and not is_wide):
+            has_other_dtype = g.dtype != p.dtype and not (g.dtype == torch.float32 and is_widened(group, p))
+            if has_other_dtype or g.shape != p.shape:
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)}, but its gradient is {g.dtype} of "
                     f"shape {tuple(g.shape)}. Call zero_grad() after a cast or a resize, and do not change grad_dtype."
@@ -380,7 +404,7 @@ class RuleOptimizer(Optimizer):
             warnings.warn(
                 f"{type(self).__name__}: this is the third set of parameters with gradients, so later steps are not "
                 "compiled. Compile only if the same parameters have gradients in every step.",
-                stacklevel=4,
+                stacklevel=6,
             )
 
     def _step_compiled(self, works: list[Work]) -> list[Work]:

@@ -66,9 +66,6 @@ def _real_views(xs: Tensors) -> Tensors:
 
 def group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
     """Group parameters that can be updated together: each list has one device, dtype and distribution."""
-    mixed = matrices_apart or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
-    if not mixed and not sharding.DTENSOR_CLASSES:
-        return [params] if params else []
     params_by_kind: dict[Any, list[Tensor]] = {}
     for p in params:
         kind = (p.device, p.dtype, distribution(p), matrices_apart and p.dim() >= 2)

@@ -193,3 +193,20 @@ def test_lists_are_limited():
     four, five = (parameters(n, torch.bfloat16, shape=(1 << 12, 1 << 12)) for n in (4, 5))
     counts = [recorded(built("AdamW", each, master_weights=True).step).kernels for each in (four, five)]
     assert [each["aten::_fused_adamw_"] for each in counts] == [1, 2]
+
+
+@EACH
+def test_a_prepared_step_launches_the_same(name):
+    """With a frozen parameter, and a new learning rate before each step."""
+    optimizers = [built(name, parameters(10)) for _ in range(2)]
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["params"][3].grad = None
+        for step in range(3):
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            recorded(optimizer.step)
+    prepared, unprepared = optimizers
+    assert (prepared._keeper.prepared_step is None) == (name in ("Muon", "NorMuon"))
+    unprepared._keeper.prepared_step = None
+    assert recorded(prepared.step).kernels == recorded(unprepared.step).kernels
+    assert prepared._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 0)
+    assert unprepared._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 1)

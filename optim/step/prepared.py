@@ -1,0 +1,134 @@
+"""A step that is prepared once: what the kinds of tensors and hyperparameters decide, for all steps with these kinds.
+
+The kinds decide which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares
+them, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
+as it was prepared. Otherwise it is planned from the start (`RuleOptimizer.gather`), and the next steps are prepared.
+
+A prepared step has no tensors, and no views of tensors: it finds parameters, gradients and states where they are now.
+The kinds that it compares:
+
+* of parameters and states: the keeper drops the prepared step when they change (state/keeper.py).
+* of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides.
+* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False.
+
+These steps are not prepared, but planned each time:
+
+* with a hyperparameter that is a tensor, or anything else than numbers, switches and None;
+* with several algorithms (Muon), a precision option, or parameters that are complex or distributed;
+* of a group whose tensors differ in dtype or device, or are not all contiguous; on devices other than the CPU and CUDA;
+* compiled steps.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
+
+from timesched.types import ParamGroup
+
+from ..base.tensor_lists import Columns, select
+from ..precision.options import RULES
+from ..state.keeper import State, make_guards
+from .execution import Route, choose_routes
+from .work import Work
+
+NUMBERS = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
+
+
+class PreparedGroup:
+    """The step of one group, which had this work."""
+
+    def __init__(self, group: ParamGroup, work: Work) -> None:
+        self.size, self._keys = len(group["params"]), frozenset(group)
+        self._names = _number_names(group, work.algorithm)
+        numbers = _read_numbers(group, self._names)
+        self._types, self._truths = list(map(type, numbers)), list(map(bool, numbers))  # bool: neither 0 nor False
+        self._active = [i for i, p in enumerate(group["params"]) if p.grad is not None]
+        self._frozen = [i for i, p in enumerate(group["params"]) if p.grad is None]
+        self._algorithm, self._scalar_names = work.algorithm, list(work.scalars)
+        self._state_names = [name for name in work.columns if name not in ("p", "g")]
+
+    def make_work(self, group: ParamGroup, states: list[State]) -> Work | None:
+        """The work of a step, whose gradients are not checked yet. None if the group is of another kind."""
+        params = group["params"]
+        if len(params) != self.size or group.keys() != self._keys:
+            return None
+        numbers = _read_numbers(group, self._names)
+        if list(map(type, numbers)) != self._types or list(map(bool, numbers)) != self._truths:
+            return None
+        if self._frozen:
+            if any([params[i].grad is not None for i in self._frozen]):
+                return None
+            params, states = select(params, self._active), select(states, self._active)
+        columns: Columns = {"p": params, "g": [p.grad for p in params]}
+        scalars: Columns = {}
+        try:
+            for name in self._state_names:
+                columns[name] = list(map(itemgetter(name), states))
+            for name in self._scalar_names:
+                scalars[name] = list(map(itemgetter(name), states))
+        except KeyError:  # a state was renamed
+            return None
+        return Work(self._algorithm, dict(zip(self._algorithm.hyper, numbers)), columns, scalars)
+
+
+class PreparedStep(NamedTuple):
+    """The step of an optimizer."""
+
+    groups: list[tuple[PreparedGroup, Route | None]]  # with the route of its work; None without a gradient
+    gradient_guards: Any  # compares the gradients of all groups
+
+    def make_works(self, param_groups: list[ParamGroup], states: list[State]) -> list[tuple[Work, Route]] | None:
+        """The works of a step with their routes, or None if a kind differs. `states`: of all parameters, in order."""
+        if len(param_groups) != len(self.groups):
+            return None
+        works: list[tuple[Work, Route]] = []
+        gradients: list[Any] = []
+        end = 0
+        for group, (prepared, route) in zip(param_groups, self.groups):
+            start, end = end, end + prepared.size
+            work = prepared.make_work(group, states[start:end])
+            if work is None:
+                return None
+            if route is not None:
+                works.append((work, route))
+                gradients += work.columns["g"]
+        return works if self.gradient_guards.check(*gradients) else None
+
+
+def prepare_step(param_groups: list[ParamGroup], algorithm: Any, works: list[Work]) -> PreparedStep | None:
+    """Prepare the steps after one that had these works; None if that is not possible."""
+    remaining = list(works)
+    groups: list[tuple[PreparedGroup, Route | None]] = []
+    for group in param_groups:
+        active = [p for p in group["params"] if p.grad is not None]
+        numbers = _read_numbers(group, _number_names(group, algorithm))
+        if not all(isinstance(x, NUMBERS) for x in numbers) or (active and not remaining):
+            return None
+        work = remaining.pop(0) if active else Work(algorithm, {}, {"p": []}, {})
+        routes = choose_routes(work) if active else [(work, None)]
+        is_whole = len(active) == len(work.columns["p"]) and all(map(is_, active, work.columns["p"]))
+        if not is_whole or work.widening or len(routes) != 1 or routes[0][0].columns is not work.columns:
+            return None  # it has views of the tensors, or is stepped in several parts
+        groups.append((PreparedGroup(group, work), routes[0][1]))
+    gradients = list(chain.from_iterable(work.columns["g"] for work in works))
+    guards = make_guards(gradients) if gradients and not remaining else None
+    return None if guards is None else PreparedStep(groups, guards)
+
+
+def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:
+    """The hyperparameters of a group, then its precision options."""
+    return [*algorithm.hyper, *(name for name in RULES if name in group)]
+
+
+def _read_numbers(group: ParamGroup, names: list[str]) -> list[Any]:
+    """The values of a group under these names, with tuples in place of lists; then the elements of the tuples."""
+    numbers: list[Any] = []
+    for name in names:
+        value = group[name]
+        numbers.append(tuple(value) if isinstance(value, list) else value)
+    for value in numbers:  # the elements are appended
+        if isinstance(value, tuple):
+            numbers += value
+    return numbers
