@@ -215,7 +215,7 @@ class WeightAverage(Optimizer):
         self._keeper.follow(self)
         times = self._run_times()
         for unit in times.units:
-            self.clock.check_counts(unit)
+            self.clock._check_counts(unit)
         now, (start, start_counter) = self.clock.state_dict(), times.start
         has_begun = self.start is None or _count(now, start_counter) >= start
         shares = [self._current_share(group, times, now, has_begun) for group in self.param_groups]
@@ -307,7 +307,7 @@ class WeightAverage(Optimizer):
         if moment["batches_per_epoch"] == (self.clock.horizon.conversion_factors.batches_per_epoch or 0):
             return moment
         known = {name: count for name, count in moment.items() if count}
-        state = self.clock.read_state({**Timestamp().state_dict(), **known}).state_dict()
+        state = self.clock._read_state({**Timestamp().state_dict(), **known}).state_dict()
         return {**state, "total_wct": moment["total_wct"], "batch_in_epoch": math.floor(state["batch_in_epoch"])}
 
     def units(self) -> set[TimeUnit]:

@@ -5,33 +5,26 @@ from __future__ import annotations
 import datetime
 import math
 import time
-import warnings
-import weakref
 from collections.abc import Mapping
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, check_counted
+from timesched import events
+from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
+from timesched.listeners import Listeners
+from timesched.rank_counts import check_initialized, count_batch, has_several_ranks, read_count
 from timesched.rules import read_positive
-from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
-from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
+from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of
+from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict
 
-_COUNTED_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}  # by the arguments of tick()
-_EXPLICIT_UNITS = {  # of a tick, by whether it gets samples, and tokens
-    (False, False): frozenset[TimeUnit](),
-    (True, False): frozenset([TimeUnit.SAMPLE]),
-    (False, True): frozenset([TimeUnit.TOKEN]),
-    (True, True): frozenset([TimeUnit.SAMPLE, TimeUnit.TOKEN]),
-}
-_KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "explicit_units")  # in copies and pickles
-TICKED = ("timestamp", "explicit_units", "_move_bounds", "_last_tick_time", "_ticks_to_step")  # what a tick changes
+_SAMPLE, _TOKEN = TimeUnit.SAMPLE, TimeUnit.TOKEN  # members of an Enum are slow to look up in every call
+_COUNTED_UNITS = {"samples": _SAMPLE, "tokens": _TOKEN}  # by the arguments of tick()
+_KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "_explicit_units")  # in copies and pickles
+TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_to_step")  # what a tick changes
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -92,17 +85,13 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"Clock.batches_per_epoch={batches_per_epoch!r}: it is not a whole number. Pass an int.")
         self.timestamp = Timestamp()
-        self._move_bounds = self.timestamp, self.timestamp  # before and after the last tick or the like
+        self._last_move = self.timestamp, self.timestamp
+        check_initialized(process_group)
         self.process_group = process_group
-        if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
-            raise ValueError(
-                f"Clock.process_group={process_group!r}: torch.distributed is not initialized. Call "
-                f"init_process_group() before you create the clock."
-            )
         self.stop_at = stop_at
-        self.explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
+        self._explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
         self._last_tick_time = time.monotonic()
-        self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._listeners = Listeners()
         self._ticks_to_step = -1  # within so many more ticks a new scheduler must step; below 0 there is none
 
     @property
@@ -128,8 +117,8 @@ class Clock:
 
     @stop_at.setter
     def stop_at(self, time: Time | str | None) -> None:
-        self._stop_time = None if time is None else _read_time(time, "stop_at")
-        self._stop = None if self._stop_time is None else self.horizon.place(self._stop_time, scale=False)
+        self._stop = None if time is None else self._place(time, "stop_at")
+        self._stop_time = None if time is None else Time.from_input(time)
 
     @property
     def done(self) -> bool:
@@ -163,53 +152,67 @@ class Clock:
         error nothing is counted.
         """
         now, usual_batch = time.monotonic(), self.horizon.usual_batch
+        microseconds = round((now - self._last_tick_time) * 1e6)
         is_usual = samples is None and tokens is None and duration is None and self.process_group in (None, False)
         if is_usual and usual_batch is not None:
-            counts, microseconds = usual_batch, round((now - self._last_tick_time) * 1e6)
+            new_samples, new_tokens = usual_batch
         else:
-            counts, microseconds = self._count_batch(samples, tokens, duration, now)
-        new_samples, new_tokens = counts
+            new_samples, new_tokens, microseconds = self._count_batch(samples, tokens, duration, microseconds)
         length = self.horizon.conversion_factors.batches_per_epoch
         self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
 
     def _advance(self, timestamp: Timestamp, now: float) -> None:
         """Move on to the timestamp after a batch, which ended now."""
-        self._move_bounds = self._move_bounds[1], timestamp
+        self._last_move = self._last_move[1], timestamp
         self.timestamp = timestamp
         self._last_tick_time = now
         self._ticks_to_step -= 1
         if self._ticks_to_step == -1:
-            self._warn_of_missing_step()
+            self._listeners.warn_of_missing_step(timestamp.batch)
 
-    def _count_batch(self, samples: object, tokens: object, duration: Any, now: float) -> tuple[tuple[int, int], int]:
-        """The samples and tokens of a batch, and its microseconds, on all ranks."""
-        if self.process_group in (None, False):
-            microseconds = self._batch_microseconds(duration, now)
-        else:
-            samples, tokens, microseconds = self._sum_over_ranks(samples, tokens, duration, now)
+    def _count_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
+        """The samples, tokens and microseconds of a batch on all ranks."""
+        samples, tokens, microseconds = count_batch(self.process_group, samples, tokens, duration, elapsed)
         factors = self.horizon.conversion_factors
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._batch_count("samples", samples, batch_size, 1)
         batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        explicit = _EXPLICIT_UNITS[samples is not None, tokens is not None]
-        if not explicit <= self.explicit_units:
-            self.explicit_units |= explicit
-        return (batch_samples or 0, batch_tokens or 0), microseconds
+        if samples is not None and _SAMPLE not in self._explicit_units:
+            self._explicit_units |= {_SAMPLE}
+        if tokens is not None and _TOKEN not in self._explicit_units:
+            self._explicit_units |= {_TOKEN}
+        return batch_samples or 0, batch_tokens or 0, microseconds
+
+    def _batch_count(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
+        """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
+        if value is not None:
+            return read_count(name, value)
+        if factor is None or multiplied is None:
+            unit = _COUNTED_UNITS[name]
+            if self.max_duration.unit is unit:
+                raise ValueError(
+                    f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
+                    f"tick({name}=...), or pass {FACTOR_BY_UNIT[unit]} to the clock. With ScheduleLR, pass "
+                    f"step({name}=...), or {FACTOR_BY_UNIT[unit]} to ScheduleLR."
+                )
+            return None
+        count = factor * multiplied
+        if not isinstance(count, int) and count.denominator != 1:
+            raise TimeError(f"Clock.tick.{name}=None: {float(count)} is not a whole count. Pass tick({name}=...).")
+        return int(count)
 
     def _tick_epoch(self) -> None:
         """Count the rest of an epoch, with the time since the last tick. It has the batches that are left, if known."""
-        start, length = self._move_bounds[1], self.dataloader_len
+        start, length = self._last_move[1], self.dataloader_len
         if length is None:
             now = time.monotonic()
-            if self.process_group in (None, False):
-                microseconds = self._batch_microseconds(None, now)
-            else:
-                _, _, microseconds = self._sum_over_ranks(None, None, None, now)
+            elapsed = round((now - self._last_tick_time) * 1e6)
+            _, _, microseconds = count_batch(self.process_group, None, None, None, elapsed)
             self._advance(self.timestamp.to_next_epoch(microseconds * _MICROSECOND), now)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
             self.tick()
-        self._move_bounds = start, self.timestamp
+        self._last_move = start, self.timestamp
 
     def next_epoch(self) -> None:
         """Count an epoch, in a loop whose `batches_per_epoch` is not known, or that leaves an epoch early.
@@ -246,9 +249,9 @@ class Clock:
         ...         print(clock.timestamp.batch)
         6ba
         """
-        count, counter = self.horizon.place(_read_time(time, "passed.time"), scale=False)
-        before, after = self._last_move(counter)
-        return before < count <= after
+        count, counter = self._place(time, "passed.time")
+        self._check_counts(unit_of(counter))
+        return events.has_reached(self._last_move, count, counter)
 
     def before(self, time: Time | str) -> bool:
         """Whether this is the last batch boundary at or before a time: true once in a run.
@@ -272,17 +275,15 @@ class Clock:
         ...         print(clock.timestamp.sample)
         768sp
         """
-        count, counter = self.horizon.place(_read_time(time, "before.time"), scale=False)
-        starts = self._last_move(counter)
+        count, counter = self._place(time, "before.time")
+        self._check_counts(unit_of(counter))
         try:
-            ends = [self._count_after_next_batch(moment, counter) for moment in self._move_bounds]
+            return events.has_become_last_before(self._last_move, count, counter, self.horizon)
         except ValueError as error:
             raise ValueError(
                 f"Clock.before.time={str(time)!r}: no conversion factor gives the {unit_of(counter).name.lower()}s of "
                 f"the next batch. Call passed() with a time that is earlier by the longest batch."
             ) from error
-        was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
-        return is_last and not was_last
 
     def every(self, period: Time | str, start: Time | str | None = None) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
@@ -299,43 +300,41 @@ class Clock:
         ...         print(clock.timestamp.sample, end=" ")
         32sp 64sp
         """
-        length, counter = self.horizon.place(_read_time(period, "every.period"), scale=False)
+        length, counter = self._place(period, "every.period")
         if length == 0:
             raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
         first: Exact = 0
         if start is not None:
-            position = self.horizon.place(_read_time(start, "every.start"), scale=False)
-            first = self.horizon.change(*position, counter)
-        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
-        return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
+            first = self.horizon.change(*self._place(start, "every.start"), counter)
+        self._check_counts(unit_of(counter))
+        return events.has_completed_period(self._last_move, length, counter, first)
+
+    def _place(self, time: Time | str, name: str) -> Position:
+        """The position of a time of an argument. Raises `TimeError` if it is below 0."""
+        read = Time.from_input(time)
+        if read.exact < 0:
+            raise TimeError(f"Clock.{name}={str(time)!r}: a run begins at 0. Pass a time of 0 or more.")
+        return self.horizon.place(read, scale=False)
 
     def _move_to(self, timestamp: Timestamp) -> None:
         """Move on to a timestamp. The new move begins where the last move ended."""
         self.timestamp = timestamp
-        self._move_bounds = self._move_bounds[1], timestamp
+        self._last_move = self._last_move[1], timestamp
 
-    def _count_after_next_batch(self, moment: Timestamp, counter: Counter) -> Exact:
-        """The count after the next batch that begins at a moment, by the conversion factors."""
-        count: Exact = counts_of(moment, (counter,))[0]
-        batch, unit, size = (1, TimeUnit.BATCH), unit_of(counter), self.horizon.samples_per_batch
-        if isinstance(size, BatchSizes) and unit is not TimeUnit.BATCH:
-            batch = size.at(SimpleNamespace(horizon=self.horizon, timestamp=moment)), TimeUnit.SAMPLE
-        return count + self.horizon.change(*batch, unit)
-
-    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
-        """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
-        self.check_counts(unit_of(counter))
-        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]
-        return before, after
-
-    def check_counts(self, unit: TimeUnit) -> None:
+    def _check_counts(self, unit: TimeUnit) -> None:
         """Raise `ValueError` if the counts of a unit may differ between ranks, or if the batches so far had none."""
-        if unit in self.rank_local_units():
+        if unit in self._rank_local_units():
             raise ValueError(
                 f"Clock.process_group={self.process_group!r}: the {unit.name.lower()}s may differ between ranks, and "
                 f"some would act without the others. Pass process_group=True to the clock, or use a time in batches."
             )
         check_counted(self.timestamp, unit, self)
+
+    def _rank_local_units(self) -> set[TimeUnit]:
+        """The units whose counters may differ between the ranks of torch.distributed."""
+        if self.process_group is not None or not has_several_ranks():
+            return set()
+        return {TimeUnit.SECOND, _SAMPLE, _TOKEN} if self._explicit_units else {TimeUnit.SECOND}
 
     # Saving and loading, and another length of the run
 
@@ -348,7 +347,7 @@ class Clock:
         state = self.timestamp.state_dict()
         state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
         for name, unit in _COUNTED_UNITS.items():
-            if unit in self.explicit_units and self.timestamp.get(unit) == 0:
+            if unit in self._explicit_units and self.timestamp.get(unit) == 0:
                 state[f"{name}_counted"] = 1
         return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
@@ -363,7 +362,7 @@ class Clock:
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and any error of a bound scheduler that
         cannot write its value. After an error nothing is changed.
         """
-        self.go_to(self.read_state(state), read_explicit_units(state))
+        self.go_to(self._read_state(state), read_explicit_units(state))
 
     def go_to(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit] = frozenset()) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped.
@@ -373,14 +372,14 @@ class Clock:
         """
         timestamp = self._complete(timestamp, explicit_units)
         timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
-        self._change(timestamp=timestamp, explicit_units=explicit_units)
-        self._move_bounds = self.timestamp, self.timestamp
+        self._change(timestamp=timestamp, _explicit_units=explicit_units)
+        self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = time.monotonic()
         self._expect_step()
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener.clock_has_jumped()
 
-    def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
+    def _set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
         after a load.
 
@@ -390,7 +389,7 @@ class Clock:
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
             self._change(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
 
-    def read_state(self, state: StateDict) -> Timestamp:
+    def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a clock's state, with its batch in the epoch as an exact fraction of this clock's epochs.
 
         Samples and tokens that nobody counted follow from the conversion factors of this clock. Raises `KeyError` or
@@ -479,111 +478,26 @@ class Clock:
         """Change attributes and refresh all listeners. If a listener raises, nothing is changed."""
         before = {name: getattr(self, name) for name in changes}
         set_attributes(self, changes)
-        written = []
-        try:
-            for listener in list(self._listeners):
-                listener.refresh()
-                written.append(listener)
-        except BaseException:
-            set_attributes(self, before)
-            for listener in written:
-                listener.refresh()
-            raise
+        self._listeners.refresh(undo=lambda: set_attributes(self, before))
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
         return {name: getattr(self, name) for name in _KEPT}
 
     def __setstate__(self, state: StateDict) -> None:
         set_attributes(self, state)
-        self._last_tick_time, self._listeners, self._ticks_to_step = time.monotonic(), weakref.WeakSet(), -1
-        self._move_bounds = self.timestamp, self.timestamp
+        self._last_tick_time, self._listeners, self._ticks_to_step = time.monotonic(), Listeners(), -1
+        self._last_move = self.timestamp, self.timestamp
 
     # The schedulers that follow the clock
 
-    def notify(self, listener: object) -> None:
-        """Call `listener.refresh()` after each load, for as long as the listener lives."""
-        self._listeners.add(listener)
+    def _add_listener(self, scheduler: object) -> None:
+        """Let a scheduler write its value after each change that is not a tick. It must step soon."""
+        self._listeners.add(scheduler)
         self._expect_step()
-
-    def forget(self, listener: object) -> None:
-        """Undo `notify`."""
-        self._listeners.discard(listener)
-
-    # A loop that ticks and forgets `scheduler.step()`
 
     def _expect_step(self) -> None:
         """Expect a step of each new scheduler within 100 ticks and two epochs, or 1,000 ticks."""
         self._ticks_to_step = 1000 if self.dataloader_len is None else max(100, 2 * self.dataloader_len)
-
-    def _warn_of_missing_step(self) -> None:
-        names = sorted(listener._describe() for listener in self._listeners if listener.was_never_stepped())
-        if names:
-            warnings.warn(
-                f"The clock is at {self.timestamp.batch}, and {' and '.join(names)} was not stepped since it was made "
-                f"or loaded. Call scheduler.step() after clock.tick().",
-                stacklevel=4,
-            )
-
-    # The counts of a batch: on this rank, by the conversion factors, and on all ranks
-
-    def _batch_microseconds(self, duration: datetime.timedelta | None, now: float) -> int:
-        """The microseconds that a batch took."""
-        return round((now - self._last_tick_time) * 1e6) if duration is None else read_field("duration", duration)
-
-    def _sum_over_ranks(
-        self, samples: Any, tokens: object, duration: Any, now: float
-    ) -> tuple[int | None, int | None, int]:
-        """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
-        group = None if self.process_group is True else self.process_group
-        arguments = {"samples": samples, "tokens": tokens}
-        own_error: Exception | None = None
-        try:
-            counts = [0 if value is None else _read_count(name, value) for name, value in arguments.items()]
-            are_passed = [value is not None for value in arguments.values()]
-            microseconds = self._batch_microseconds(duration, now)
-            microseconds_of_rank_0 = microseconds if dist.get_rank(group) == 0 else 0
-            numbers = torch.tensor([*counts, *are_passed, microseconds_of_rank_0, 0], dtype=torch.int64)
-        except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one, and must raise, too
-            numbers, own_error = torch.tensor([0, 0, 0, 0, 0, 1]), error
-        numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-        dist.all_reduce(numbers, group=group)
-        all_samples, all_tokens, ranks_with_samples, ranks_with_tokens, microseconds, failed = numbers.tolist()
-        ranks = dist.get_world_size(group)
-        if failed:
-            raise own_error or TimeError(
-                f"Clock.tick: {failed} of {ranks} ranks passed a wrong count. See the errors of these ranks."
-            )
-        for name, count in zip(arguments, (ranks_with_samples, ranks_with_tokens)):
-            if count not in (0, ranks):
-                raise ValueError(
-                    f"Clock.tick.{name}: {count} of {ranks} ranks passed it. Pass it on all ranks, or on none."
-                )
-        return all_samples if ranks_with_samples else None, all_tokens if ranks_with_tokens else None, microseconds
-
-    def rank_local_units(self) -> set[TimeUnit]:
-        """The units whose counters may differ between the ranks of torch.distributed."""
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if self.process_group is not None or not several:
-            return set()
-        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self.explicit_units else {TimeUnit.SECOND}
-
-    def _batch_count(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
-        """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
-        if value is not None:
-            return _read_count(name, value)
-        if factor is None or multiplied is None:
-            unit = _COUNTED_UNITS[name]
-            if self.max_duration.unit is unit:
-                raise ValueError(
-                    f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
-                    f"tick({name}=...), or pass {FACTOR_BY_UNIT[unit]} to the clock. With ScheduleLR, pass "
-                    f"step({name}=...), or {FACTOR_BY_UNIT[unit]} to ScheduleLR."
-                )
-            return None
-        count = factor * multiplied
-        if not isinstance(count, int) and count.denominator != 1:
-            raise TimeError(f"Clock.tick.{name}=None: {float(count)} is not a whole count. Pass tick({name}=...).")
-        return int(count)
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
@@ -598,16 +512,3 @@ def set_attributes(clock: Clock, values: Mapping[str, object]) -> None:
 def read_explicit_units(state: StateDict) -> frozenset[TimeUnit]:
     """The units of which a clock's state says that 0 was counted."""
     return frozenset(unit for name, unit in _COUNTED_UNITS.items() if state.get(f"{name}_counted"))
-
-
-def _read_time(time: Time | str, name: str) -> Time:
-    """A time of 0 or more."""
-    read = Time.from_input(time)
-    if read.exact < 0:
-        raise TimeError(f"Clock.{name}={str(time)!r}: a run begins at 0. Pass a time of 0 or more.")
-    return read
-
-
-def _read_count(name: str, value: object) -> int:
-    """The count of `samples` or `tokens` that a user passed. The fields have these names in the singular."""
-    return read_field(name[:-1], value.item() if isinstance(value, Tensor) and value.numel() == 1 else value)

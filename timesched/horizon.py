@@ -47,9 +47,9 @@ class State(Protocol):
 def check_counted(timestamp: Any, unit: TimeUnit, state: object) -> None:
     """Raise `ValueError` if a run is past batch 0, and nobody has counted its samples or tokens. Tensors are not read.
 
-    `state`: the run. A `Clock` knows the `explicit_units` that it was given counts of, which may be 0.
+    `state`: the run. A `Clock` knows the units of which it was given counts, which may be 0.
     """
-    if unit not in FACTOR_BY_UNIT or unit in getattr(state, "explicit_units", ()):
+    if unit not in FACTOR_BY_UNIT or unit in getattr(state, "_explicit_units", ()):
         return
     batches, count = counts_of(timestamp, (TimeUnit.BATCH, unit))
     if isinstance(batches, Tensor) or isinstance(count, Tensor) or batches == 0 or count != 0:
@@ -105,16 +105,8 @@ class ConversionFactors:
         """
         return self.stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
 
-    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit, start: Position | None = None) -> Exact:
-        """An exact count of one unit as an exact count of another: see `Horizon.change`."""
-        if start is None or count == 0 or self.is_fixed(old, new):
-            return self._convert_position(count, old, new)
-        start_count, start_unit = start[0], unit_of(start[1])
-        end = self._convert_position(start_count, start_unit, old) + count
-        return self._convert_position(end, old, new) - self._convert_position(start_count, start_unit, new)
-
-    def _convert_position(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """A position on the run as a position in another unit."""
+    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
+        """An exact count of one unit as an exact count of another, both from the start of the run."""
         if old is new or count == 0:
             return count
         if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
@@ -124,11 +116,11 @@ class ConversionFactors:
             )
         i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
         if self.stages is not None and i <= 1 < j:  # from epochs or batches to samples or tokens
-            samples = self.stages.samples(self._convert_position(count, old, TimeUnit.BATCH))
-            return self._convert_position(samples, TimeUnit.SAMPLE, new)
+            samples = self.stages.samples(self.convert(count, old, TimeUnit.BATCH))
+            return self.convert(samples, TimeUnit.SAMPLE, new)
         if self.stages is not None and j <= 1 < i:
-            batches = self.stages.batches(self._convert_position(count, old, TimeUnit.SAMPLE))
-            return self._convert_position(batches, TimeUnit.BATCH, new)
+            batches = self.stages.batches(self.convert(count, old, TimeUnit.SAMPLE))
+            return self.convert(batches, TimeUnit.BATCH, new)
         needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
         missing = [name for name, factor in needed.items() if factor is None]
         if missing:
@@ -315,7 +307,11 @@ class Horizon:
 
         Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
         """
-        return self.conversion_factors.convert(count, TimeUnit(unit_of(old)), TimeUnit(unit_of(new)), start)
+        old, new, factors = TimeUnit(unit_of(old)), TimeUnit(unit_of(new)), self.conversion_factors
+        if start is None or count == 0 or factors.is_fixed(old, new):
+            return factors.convert(count, old, new)
+        end = self.change(*start, old) + count
+        return self.change(end, old, new) - self.change(*start, new)
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time | str) -> Exact:
         """The end of a phase that begins at a count of `unit`, and lasts as long as a time of a schedule.

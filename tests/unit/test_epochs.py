@@ -87,17 +87,17 @@ def test_epochs_of_their_own_lengths():
     schedule = CosineAnnealingScheduler(t_max="3ep")
     group, clock, scheduler = scheduled(schedule, 4, epochs=3)
     for epoch, length in enumerate((4, 8, 2)):
-        clock.set_epochs(length, clock.timestamp)
+        clock._set_epochs(length, clock.timestamp)
         for batch in range(length):
             assert group["lr"] == pytest.approx(schedule.at(Time((epoch * length + batch) / length, "ep"), clock))
             tick(clock, 1, scheduler)
     assert clock.done and clock.timestamp.epoch == 3 and clock.timestamp.batch == 14
-    clock.set_epochs(8, Timestamp(epoch=1, batch=9, batch_in_epoch=5))
+    clock._set_epochs(8, Timestamp(epoch=1, batch=9, batch_in_epoch=5))
     assert group["lr"] == schedule.at("13/8ep", clock) and clock.state_dict()["batches_per_epoch"] == 8
-    clock.set_epochs(None, clock.timestamp.to_next_epoch())
+    clock._set_epochs(None, clock.timestamp.to_next_epoch())
     assert group["lr"] == schedule.at("2ep", clock) and clock.dataloader_len is None
     with pytest.raises(ValueError, match="batches_per_epoch=0"):
-        clock.set_epochs(0, clock.timestamp)
+        clock._set_epochs(0, clock.timestamp)
 
 
 def test_a_branch_of_a_run_of_epochs():

@@ -119,7 +119,7 @@ def test_a_trainer_sets_its_epochs():
     clock = Clock("3ep", batches_per_epoch=4)
     for _ in range(3):
         clock.tick()
-    clock.set_epochs(4, clock.timestamp.to_next_epoch())
+    clock._set_epochs(4, clock.timestamp.to_next_epoch())
     assert not clock.passed("1ep")
     clock.tick()
     assert clock.passed("1ep")

@@ -89,13 +89,13 @@ class ClockCounter(StateCounter):
                 f"{class_name}.clock={self.clock!r}: the state has no clock. Load it into a scheduler without a clock."
             )
         counter.clock = copy.copy(self.clock)
-        counter.clock.timestamp = self.clock.read_state(state["clock"])
-        counter.clock.explicit_units = read_explicit_units(state["clock"])
+        counter.clock.timestamp = self.clock._read_state(state["clock"])
+        counter.clock._explicit_units = read_explicit_units(state["clock"])
         return counter
 
     def load(self, moment: StepCounter) -> None:
         super().load(moment)
-        self.clock.go_to(moment.clock.timestamp, moment.clock.explicit_units)  # and refresh all schedulers on it
+        self.clock.go_to(moment.clock.timestamp, moment.clock._explicit_units)  # and refresh all schedulers on it
 
 
 def make_counter(clock: State | None, steps: int) -> StepCounter:

@@ -52,7 +52,7 @@ def take_ownership(scheduler: Bound) -> None:
             leave_clock(other)
     _schedulers[scheduler.optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
     if isinstance(scheduler.clock, Clock):
-        scheduler.clock.notify(scheduler)
+        scheduler.clock._add_listener(scheduler)
     scheduler._accept_groups()
 
 
@@ -69,7 +69,7 @@ def renew_initial_values(optimizer: Optimizer) -> None:
 def leave_clock(scheduler: Bound) -> None:
     """Let the clock of a scheduler forget it."""
     if isinstance(scheduler.clock, Clock):
-        scheduler.clock.forget(scheduler)
+        scheduler.clock._listeners.discard(scheduler)
 
 
 def check_single_owner(scheduler: Any) -> None:

@@ -61,7 +61,7 @@ class Watch:
                 f"The clock of this {text} has not moved in two steps. Call clock.tick() after each step of the "
                 f"optimizer, before scheduler.step().{advice} See docs/troubleshooting.md."
             )
-        alone = clock.rank_local_units()
+        alone = clock._rank_local_units()
         units = scheduler.units() if alone else set()
         if not alone.isdisjoint(units):
             yield (

@@ -150,7 +150,7 @@ class _CallbackSchedulers(CountingSchedulers):
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
         if self.counting.epochs_vary:
             for state in state_dict.get("schedulers", []):
-                self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
+                self.clock._set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
         super().load_state_dict(state_dict)
 
 
@@ -178,7 +178,7 @@ class _CountingCallback(Callback):
         earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
         if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
             return
-        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock.explicit_units)
+        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock._explicit_units)
         if self.clock.done:
             raise ValueError(
                 f"schedule.max_duration={str(self.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
@@ -254,7 +254,7 @@ class _CountingCallback(Callback):
         # After a resume at the end of an epoch, the data loader may have no batch left.
         is_end = trainer.is_last_batch if batches is None else batches.num_batches() == 0
         if is_end and timestamp.batch_in_epoch > 0:
-            self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
+            self.clock._set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
         self._stop_at_end(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -285,7 +285,7 @@ class _CountingCallback(Callback):
             timestamp = timestamp.to_next_epoch()
         if self.resumed:
             timestamp = timestamp.copy(epoch=trainer.current_epoch, batch_in_epoch=batch_in_epoch)
-        self.clock.set_epochs(_batches_per_epoch(trainer), timestamp)
+        self.clock._set_epochs(_batches_per_epoch(trainer), timestamp)
         self.resumed = False
 
     def _log_values(self, trainer: Trainer) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch.distributed as dist
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
@@ -29,6 +28,7 @@ from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import schedule_units
 from timesched.clock import Clock
 from timesched.horizon import ConversionFactor
+from timesched.rank_counts import has_several_ranks
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
@@ -375,15 +375,12 @@ class _TrainerClock(Clock):
         epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
         return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
 
-    def rank_local_units(self) -> set[TimeUnit]:
+    def _rank_local_units(self) -> set[TimeUnit]:
         """The seconds, unless the clock takes those of the first rank. The Trainer counts all else for all ranks."""
-        is_alone = (
-            not self.process_group and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        )
-        return {TimeUnit.SECOND} if is_alone else set()
+        return {TimeUnit.SECOND} if not self.process_group and has_several_ranks() else set()
 
-    def read_state(self, state: StateDict) -> Timestamp:
-        timestamp = super().read_state(state)
+    def _read_state(self, state: StateDict) -> Timestamp:
+        timestamp = super()._read_state(state)
         return timestamp.copy(**self.epoch_after(timestamp.batch.value))
 
 
