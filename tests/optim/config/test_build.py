@@ -9,7 +9,7 @@ import optim
 import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build, names
-from tests.building import values
+from tests.building import calls_by_file, values
 from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train
 from tests.optim.rows import FULLEST
 from tests.optim.schedulers.building import RATES, name_of
@@ -230,3 +230,25 @@ def test_every_public_class_has_its_name():
     assert names.LR.public_classes.keys() == set(lr_scheduler.__all__) - {"LRScheduler"}
     assert names.SCHEDULER.public_classes.keys() == closed_forms | schedules
     assert names.LR.public_classes["ChainedScheduler"] is names.LR.public_classes["ChainedLR"]
+
+
+# Calls
+
+
+def test_a_build_calls_few_functions():
+    """A reader who follows a build meets these calls. The second build counts: the first reads each class once.
+
+    The config itself needs about fifty calls for an optimizer and a schedule: to read the values, to resolve two
+    entries, and to make two objects. The rest are the groups, the optimizer's states, the clock, and `bind`.
+    """
+    config = {
+        "optimizer": {"AdamW": {"lr": 1e-3, "weight_decay": 0.1}},
+        "schedulers": [{"CosineAnnealingWithWarmupScheduler": {"t_warmup": "10ba", "alpha_f": 0.1}}],
+        "max_duration": "100ba",
+    }
+    build(network(), config)
+    model = network()
+    calls = calls_by_file(lambda: build(model, config))
+    by_config = sum(count for file, count in calls.items() if file.startswith("optim/config/"))
+    assert 0 < by_config <= 57
+    assert by_config < sum(calls.values()) <= 581
