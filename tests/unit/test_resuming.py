@@ -372,7 +372,7 @@ def test_several_on_one_clock_load_together_or_not_at_all():
     for wrong, words in (
         (state, "a different schedule"),
         (broken, "initial momentum"),
-        ({"schedulers": []}, "is of 0"),
+        ({"schedulers": []}, "the state has 0 schedules, and here are 2"),
     ):
         with pytest.raises(ValueError, match=words):
             schedulers.load_state_dict(wrong)
