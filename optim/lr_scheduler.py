@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import Unpack
 
 from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
+from timesched.binding.owner import Refusal
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
@@ -85,8 +86,7 @@ class LRScheduler(Scheduler):
         losing = [i for i in self.indices if loses_learning_rate_factor(groups[i])]
         if losing and not (self.scales or self.refusal):
             key = APPLIED_FACTOR if APPLIED_FACTOR in groups[losing[0]] else "adjust_learning_rate"
-            advice = "Wrap it, as in ScalePerParamLR(optimizer, scheduler)."
-            self.refusal = f"does not use the {key} of parameter group {losing[0]}. {advice}"
+            self._target.refuse(Refusal.UNUSED_FACTOR, f"{key} of parameter group {losing[0]}")
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)
@@ -100,7 +100,7 @@ class LRScheduler(Scheduler):
         schedule = self._formula.schedule
         times = [time for _, time in schedule.marks(horizon)]
         highest = max(schedule.at(time, horizon) for time in ("0ba", *times))
-        initial = min(map(float, self._target.initial_values))
+        initial = min(float(selected.initial_value) for selected in self._target.selected)
         if highest >= max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "

@@ -18,7 +18,6 @@ from typing_extensions import Self
 from timesched.binding import Bound
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
-from timesched.binding.writing import check_finite
 from timesched.hints import check_argument_names, show_options
 from timesched.horizon import Horizon, State
 from timesched.ops import host_scalar
@@ -45,7 +44,7 @@ STEP_METHODS = (
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
-_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *DEFAULTS))
+_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "scales", *DEFAULTS))
 
 
 class Options(TypedDict, total=False):
@@ -265,7 +264,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 f"Pass one value for each group."
             )
         selected_values = [values[i] for i in self.indices]
-        check_finite(self, selected_values)
+        self._check_finite(selected_values)
         self._target.write(selected_values)
 
     def update_last_value(self) -> None:

@@ -51,11 +51,6 @@ ON_PURPOSE = {
     ("timesched.schedule", "timesched.drawing.lines"): "Schedule.plot, and the picture in a notebook",
     ("timesched.schedule", "timesched.drawing.svg"): "the picture of a schedule in a notebook",
     ("timesched.binding.bound", "timesched.drawing.schedulers"): "the picture of a scheduler in a notebook",
-    ("timesched.binding.owner", "timesched.binding.bound"): "the type of an argument",
-    ("timesched.binding.saved", "timesched.binding.bound"): "the type of an argument",
-    ("timesched.binding.warn", "timesched.binding.bound"): "the type of an argument",
-    ("timesched.binding.watch", "timesched.binding.bound"): "the type of an argument",
-    ("timesched.binding.writing", "timesched.binding.bound"): "the type of an argument",
     ("optim.config.names", "optim"): "a config names any optimizer that `optim` names",
     (
         "timesched.integrations.llmfoundry",

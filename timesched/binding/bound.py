@@ -1,34 +1,36 @@
 """Binding: a schedule controls one key of parameter groups, until another scheduler is made for it.
 
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
-schedulers of `optim` derive from it. It has three parts: a counter says where it is (counter.py), an evaluator computes
-the value there (evaluation.py), and a target has the values of the groups (groups.py). Functions do the rest:
-writing.py checks and writes, owner.py records which scheduler controls a key, saved.py saves, loads and compares,
-warn.py has the warnings, and watch.py looks for mistakes in the first steps.
+schedulers of `optim` derive from it. It has four parts. A counter says where it is (counter.py), an evaluator computes
+the value there (evaluation.py), and a target has the groups (target.py). A watch looks for mistakes in the first steps
+(watch.py). owner.py knows the schedulers of each optimizer, and saved.py compares a saved state with the present one.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
-import torch
+from torch import Tensor
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding import saved, warn
-from timesched.binding.counter import make_counter
+from timesched.binding.counter import StepCounter, make_counter
 from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
-from timesched.binding.groups import GroupTarget, read_tags
-from timesched.binding.keys import Key, require_count
-from timesched.binding.owner import UNBOUND, leave_clock, renew_initial_values, take_ownership
-from timesched.binding.warn import find_presumed_peak
-from timesched.binding.watch import Watch, make_watch
-from timesched.binding.writing import add_new_groups, check_write_access, select_new_groups, write
+from timesched.binding.groups import read_tags
+from timesched.binding.keys import Key, is_finite_number, require_count
+from timesched.binding.owner import Refusal, add_scheduler, find_owners
+from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
+from timesched.binding.target import GroupTarget, SelectedGroup
+from timesched.binding.warn import PHASE_TEXTS, find_presumed_peak
+from timesched.binding.watch import Watch
 from timesched.clock import Clock
 from timesched.horizon import State
+from timesched.ops import check_compiler, check_not_in_graph
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict, Tags
 
@@ -78,27 +80,38 @@ class Bound:
         self.clock = clock
         self.ssr = ssr  # the scale-schedule ratio, for a clock that has none
         self.on_change = on_change  # what a load does if the present schedule has a different value
-        self.refusal: str | None = None  # why it may not write: a later scheduler, or unbind()
-        self.optimizer, self.key = optimizer, Key(key).name
+        parsed_key = Key(key)
+        self.optimizer, self.key = optimizer, parsed_key.name
         if not self.relative and self.key == "lr":
             schedule.refuse_to_multiply()
+        multiplies_lr = self.relative and self.key == "lr"
         if scales is None:
-            scales = 1 if self.relative and self.key == "lr" else 0
-        self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
+            scales = int(multiplies_lr)
+        self._target = GroupTarget(optimizer, parsed_key, self.tags, self.relative, scales)
         self._counter = make_counter(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
-        renew_initial_values(optimizer)
-        presumed_peak = find_presumed_peak(self)
-        select_new_groups(self)
-        self.refresh()
-        take_ownership(self)  # last: a constructor that raises changes no other scheduler
-        self._watch = make_watch(self, presumed_peak)
+        for owner in find_owners(optimizer):
+            with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
+                owner._target.find_again()  # and write the initial values that a load of the optimizer has removed
+        selection = self._target.extended_selection()
+        presumed_peak = find_presumed_peak(optimizer, selection) if multiplies_lr else None
+        value = self._value()
+        self._adopt(selection, value)
+        self.hold_tensors()
+        self._write(value)
+        self._take_ownership()  # last: a constructor that raises changes no other scheduler
+        self._watch = self._make_watch(presumed_peak)
 
     @property
     def schedule(self) -> Any:
         """The schedule that was bound: a schedule, a function, or a list of them."""
         return self._evaluator.schedule
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why it may not write: a later scheduler, `unbind()`, or a factor of a group. None if it may."""
+        return self._target.refusal
 
     @property
     def indices(self) -> list[int]:
@@ -129,29 +142,69 @@ class Bound:
             )
         self.catch_up()
         if self._watch is not None:
-            self._watch.warn_before_step(self)
-        write(self, self._evaluator.value(self._counter.position(1)))
+            self._warn_of_mistakes(self._watch)
+        self._write(self._evaluator.value(self._counter.position(1)))
         self._counter.advance()
         if self._watch is not None:
             self._watch.has_stepped = True
-            self._watch.note_values(self)
+            self._watch.note_values(self._target)
 
     def refresh(self) -> None:
         """Write the current value without counting a step. Raises `ValueError` as `step` does."""
         self.catch_up()
         self.hold_tensors()
-        write(self, self._value())
+        self._write(self._value())
         if self._watch is not None:
-            self._watch.note_values(self)
+            self._watch.note_values(self._target)
 
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
-        is_in_graph, may_be_lazy = torch.compiler.is_compiling(), "torch_xla" in sys.modules
-        if is_in_graph or may_be_lazy or self.refusal is not None or not self._target.is_unchanged():
-            check_write_access(self)
-            add_new_groups(self)
-            if may_be_lazy and not is_in_graph:  # its device may have the parameters
+        if not self._target.is_ready():
+            self._check_access()
+            self._add_new_groups()
+            if self._target.may_be_lazy and not is_compiling():  # its device may have the parameters
                 self.hold_tensors()
+
+    def _check_access(self) -> None:
+        """Raise `ValueError` if it may not write, or if its groups were removed or replaced.
+
+        Raises `RuntimeError` in a graph that cannot evaluate the schedule or write the value.
+        """
+        name, target = type(self).__name__, self._target
+        if target.refusal is not None:
+            reason = target.refusal.value.format(cause=target.cause)
+            raise ValueError(f"{name}.key={self.key!r}: {self._describe()} {reason}")
+        if not is_compiling():
+            target.find_again()
+        elif self.clock is not None:
+            check_not_in_graph(
+                "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
+                "compiled function: the group's tensor is updated in place, so nothing is compiled again."
+            )
+        else:  # a Python number would be a constant in the graph
+            check_compiler()
+            if type(self._counter.steps) is int or len(target.tensors()) < len(target.indices):
+                raise RuntimeError(
+                    f"{name}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. Call "
+                    f"optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
+                )
+
+    def _write(self, value: Any) -> None:
+        """Write a value of the schedule into the selected groups, times their base values."""
+        if type(value) is not float or not self._target.write_at_once(value):
+            values = [base_value * value for base_value in self._target.base_values]
+            self._check_finite(values)
+            self._target.write(values)
+
+    def _check_finite(self, values: Sequence[object]) -> None:
+        """Raise `ValueError` if a value is not a finite number. In a graph, nothing is read."""
+        invalid = [] if is_compiling() else [value for value in values if not is_finite_number(value)]
+        if invalid:
+            raise ValueError(
+                f"{type(self).__name__}.key={self.key!r}: {self._describe()} would set it to {invalid[0]!r} after "
+                f"{int(self._counter.steps)} steps, which is not a finite number. End the schedule before, or change "
+                f"it."
+            )
 
     def _value(self) -> Any:
         """The current value of the schedule."""
@@ -180,7 +233,7 @@ class Bound:
 
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             self._target.find_again()
         return self._target.values()
 
@@ -242,14 +295,58 @@ class Bound:
 
     # The groups and the owner
 
+    def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
+        """Write into these groups, if this value of the schedule can be written into all of them."""
+        self._check_finite([selected.base_value * value for selected in selection])
+        self._target.adopt(selection)
+
+    def _add_new_groups(self) -> None:
+        """Select the groups that were added to the optimizer after the scheduler was made, if any."""
+        if self._target.has_new_groups():
+            check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
+            self._check_single_owner()
+            self._adopt(self._target.extended_selection(), self._value())
+            self.hold_tensors()
+            self._accept_groups()
+            self._check_access()
+
+    def _check_single_owner(self) -> None:
+        """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
+        indices = self._target.present_indices()
+        for other in find_owners(self.optimizer):
+            shared_indices = indices & other._target.present_indices()
+            if other is not self and other.key == self.key and shared_indices:
+                raise ValueError(
+                    f"key={self.key!r}: the new parameter group {min(shared_indices)} has tags of two schedulers, "
+                    f"{self._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
+                )
+
     def _accept_groups(self) -> None:
-        """A subclass may refuse the groups that were selected: it sets `refusal`."""
+        """A subclass may refuse the groups that were selected, with `GroupTarget.refuse`."""
+
+    def _take_ownership(self) -> None:
+        """Control the key in the selected groups. An earlier scheduler of any of them may not write any more.
+
+        A copy of a scheduler that may not write takes nothing.
+        """
+        if self.refusal is not None:
+            return
+        for other in add_scheduler(self):
+            if other.refusal is not Refusal.UNBOUND and other._target.overlaps(self._target):
+                other._release(Refusal.SUPERSEDED, self._describe())  # each error names the present owner
+        if isinstance(self.clock, Clock):
+            self.clock._add_listener(self)
+        self._accept_groups()
+
+    def _release(self, refusal: Refusal, cause: str = "") -> None:
+        """Write no more, and leave the clock."""
+        self._target.refuse(refusal, cause)
+        if isinstance(self.clock, Clock):
+            self.clock._listeners.discard(self)
 
     def unbind(self) -> None:
         """Release the key: this scheduler writes no more. The groups keep their present values."""
-        if self.refusal is None:
-            self.refusal = UNBOUND
-        leave_clock(self)
+        self._release(self.refusal or Refusal.UNBOUND, self._target.cause)
 
     # A warmup or a decay, and a run whose length changes
 
@@ -259,7 +356,15 @@ class Bound:
 
     def warn_of_jump(self, phase: str, before: list[object]) -> None:
         """Warn if a new length of the run changed the values within a phase."""
-        warn.warn_of_jump(self, phase, before)
+        now, clock = self.get(), self.clock
+        changed = [i for i in self.indices if now[i] != before[i]]
+        if changed and clock is not None:
+            state, goes, advice = PHASE_TEXTS[phase]
+            warnings.warn(
+                f"The {phase} of {self._describe()} {state}: in a run of {clock.max_duration} {self.key!r} {goes} "
+                f"from {before[changed[0]]:.4g} to {now[changed[0]]:.4g}. {advice}",
+                stacklevel=4,
+            )
 
     # Saving and loading
 
@@ -271,8 +376,18 @@ class Bound:
         if an added group is not for this scheduler, as `step` does.
         """
         if self.refusal is None:
-            add_new_groups(self)
-        return saved.state_at(self, self._counter)
+            self._add_new_groups()
+        return self._state_at(self._counter)
+
+    def _state_at(self, counter: StepCounter) -> StateDict:
+        """The state at the position of a counter."""
+        target, value = self._target, float(self._evaluator.value(counter.position()))
+        state = {**target.identity(), "last_epoch": int(counter.steps), "schedule": self._describe()}
+        if self.relative:
+            state |= {"base": target.base_values, "value": [value]}
+        else:
+            state["value"] = [base_value * value for base_value in target.base_values]
+        return state | counter.state_dict()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a saved state: restore its initial values, steps and clock counters, and write the value.
@@ -288,29 +403,69 @@ class Bound:
         """
         self.restore(self.read_state(state_dict))
 
-    def read_state(self, state: StateDict) -> saved.StateContents:
+    def read_state(self, state: StateDict) -> StateContents:
         """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
-        return saved.read_contents(self, state)
+        self._check_access()
+        name, target, counter = type(self).__name__, self._target, self._counter
+        check_saved_state(state, name, target.identity(), self.relative)
+        base_values = target.read_base_values(state["base"], name) if self.relative else None
+        moment = counter.read_state(state, name)
+        present = {"schedule": self._describe(), **counter.state_dict()}
+        if self.on_change == "same" and is_of_other_schedule(state, present, self.schedule):
+            has_position = self.clock is None or "clock" in present
+            check_same_values(state, self._state_at(moment), name, has_position)
+        return StateContents(moment, base_values)
 
     def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
         identity = self._target.identity()
         return all(state.get(name) == value for name, value in identity.items())
 
-    def restore(self, contents: saved.StateContents) -> None:
-        """Continue from the contents that `read_state` returned."""
-        add_new_groups(self)
-        saved.restore_contents(self, contents)
-        self._watch = make_watch(self)
+    def restore(self, contents: StateContents) -> None:
+        """Continue from the contents that `read_state` returned. After an error nothing is changed."""
+        self._add_new_groups()
+        target, counter = self._target, self._counter
+        steps, base_values = int(counter.steps), target.base_values
+        try:
+            if contents.base_values is not None and self.on_change == "same":
+                target.set_base_values(contents.base_values)
+            counter.load(contents.moment)
+            if counter.clock is None:
+                self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
+        except BaseException:
+            counter.set_steps(steps)
+            target.set_base_values(base_values)
+            self.refresh()
+            raise
+        if self.on_change == "new" and self.relative:
+            target.note_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
+        elif not are_close(target.base_values, base_values):
+            warnings.warn(
+                f"{type(self).__name__}.key={self.key!r}: the initial value was {base_values}, and the state has "
+                f"{target.base_values}, which replaces it. Pass on_change='new' to keep the present value.",
+                stacklevel=3,
+            )
+        self._watch = self._make_watch()
 
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         # A shallow copy has its own.
-        self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)
+        self._counter, self._target = copy.copy(self._counter), self._target.copy()
         self._watch = copy.copy(self._watch)
-        take_ownership(self)
+        self._take_ownership()
 
     # The first steps, and the units
+
+    def _make_watch(self, presumed_peak: str | None = None) -> Watch | None:
+        """The watch over the next two steps; None if a graph may count the steps."""
+        return None if isinstance(self._counter.steps, Tensor) else Watch(self.clock, self._target, presumed_peak)
+
+    def _warn_of_mistakes(self, watch: Watch) -> None:
+        """Warn of each mistake that shows before the first and the second step. The second step ends the watch."""
+        if watch.has_stepped:
+            self._watch = None
+        for text in watch.find_mistakes(self._describe(), self._target, self.units):
+            warnings.warn(text, stacklevel=3)
 
     def was_never_stepped(self) -> bool:
         """Whether it was not stepped since it was made or loaded."""

@@ -106,12 +106,14 @@ def _make_function(
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
     """A schedule as a function of a clock. It is resolved again when the clock has another horizon."""
-    resolution: Resolution | None = None
+    horizon: Horizon | None = None
+    resolution: Resolution
 
     def value(clock: Clock) -> Any:
-        nonlocal resolution
-        if resolution is None or clock.horizon is not resolution.horizon:
+        nonlocal horizon, resolution
+        if clock.horizon is not horizon:
             resolution = schedule._resolution(clock, ssr)
+            horizon = clock.horizon
         return resolution.value_at(clock.timestamp, clock)
 
     return value

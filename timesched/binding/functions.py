@@ -97,7 +97,7 @@ def bind(
     """
     if isinstance(schedule, Optimizer) or isinstance(clock, Optimizer):
         raise TypeError("bind: the arguments are in another order. Write bind(schedule, optimizer, clock).")
-    read_schedules(schedule)
+    schedules = read_schedules(schedule)
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"bind.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
     if not isinstance(optimizer, Optimizer):
@@ -106,9 +106,10 @@ def bind(
             f"other value in the training loop: value = initial * schedule(clock)."
         )
     bound_class = BoundLR if key == "lr" else Bound
-    warn_of_long_warmup(schedule, clock, ssr)
+    warn_of_long_warmup(schedules, clock, ssr)
     scheduler = bound_class(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
-    warn_of_zero(scheduler)
+    if scheduler.relative:
+        warn_of_zero(scheduler.key, scheduler.factors)
     return scheduler
 
 

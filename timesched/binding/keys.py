@@ -64,6 +64,13 @@ class Key:
             return value
         return value[self.index] if isinstance(value, (tuple, list)) and self.index < len(value) else None
 
+    def read_on_host(self, group: ParamGroup) -> float | None:
+        """The number in the group; None for a tensor that is not on the CPU."""
+        value = self.peek(group)
+        if isinstance(value, Tensor):
+            return float(value.detach()) if value.is_cpu else None
+        return float(value)
+
     def write(self, group: ParamGroup, value: float | Tensor) -> None:
         """Write a number: into the tensor of the group, or in place of its number."""
         old = self.peek(group)
@@ -133,4 +140,6 @@ def require_count(count: object, name: str, minimum: int = 0) -> int:
 
 def require_finite(value: object, name: str) -> float:
     """An initial value as a float. Raises `TimeError` if it is not a finite number."""
+    if type(value) is float and math.isfinite(value):
+        return value
     return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, name))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from math import inf
 from operator import attrgetter
-from sys import modules
 from time import monotonic
 from typing import Any, ClassVar
 
-from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
@@ -19,7 +16,6 @@ from timesched.binding.evaluation import read_schedules, schedule_units
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
-from timesched.binding.writing import write
 from timesched.clock import TICKED, Clock, set_attributes
 from timesched.hints import argument_hint, arguments_of
 from timesched.horizon import BatchSizes, ConversionFactor
@@ -116,9 +112,9 @@ class ScheduleLR(BoundLR):
         self._plan: _Plan | None = None  # of the next step, if it can be like the last one
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
-        warn_of_long_warmup(schedule, clock, None)
+        warn_of_long_warmup(read_schedules(schedule), clock, None)
         super().__init__(optimizer, schedule, "lr", tags=tags, clock=clock, steps=steps, on_change=on_change)
-        warn_of_zero(self)
+        warn_of_zero(self.key, self.factors)
 
     def step(self, epoch: int | None = None, *, samples: Any = None, tokens: Any = None) -> None:
         """Count a batch, or an epoch in `unit="ep"`, and write the next learning rate. Call it after the optimizer's
@@ -130,7 +126,7 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        is_plain = epoch is None and samples is None and tokens is None
+        is_plain = epoch is samples is tokens is None
         if is_plain and self._plan is not None and self._plan.step(self):
             return
         if not is_plain:
@@ -140,14 +136,14 @@ class ScheduleLR(BoundLR):
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
         if self._watch is not None:
-            self._watch.warn_before_step(self)
+            self._warn_of_mistakes(self._watch)
         before = _ticked(clock)
         try:
             if self._counts_epochs:
                 clock._tick_epoch()
             else:
                 clock.tick(samples, tokens)
-            write(self, self._evaluator.value(clock))
+            self._write(self._evaluator.value(clock))
         except BaseException:
             set_attributes(clock, dict(zip(TICKED, before)))
             raise
@@ -156,7 +152,7 @@ class ScheduleLR(BoundLR):
         self._plan = _make_plan(self) if is_plain and self._watch is None else None
         if self._watch is not None:
             self._watch.has_stepped = True
-            self._watch.note_values(self)
+            self._watch.note_values(self._target)
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
@@ -198,41 +194,28 @@ class _Plan:
     """A step that is prepared: it counts a usual batch and writes floats, as long as nothing has changed."""
 
     def __init__(self, scheduler: ScheduleLR, usual_batch: tuple[int, int], count: int, index: int) -> None:
-        target, clock = scheduler._target, scheduler.clock
+        self.clock = clock = scheduler.clock
+        self.target, self.counter = scheduler._target, scheduler._counter
         self.samples, self.tokens = usual_batch
         self.count, self.index = count, index  # of a batch, and in the numbers of a timestamp: what the schedule reads
         self.function = scheduler.schedule._resolution(clock).function
         self.batches_per_epoch = clock.dataloader_len
         self.horizon = clock.horizon
-        self.groups, self.group_count = scheduler.optimizer.param_groups, len(scheduler.optimizer.param_groups)
-        self.entries = [(i, group, base) for (i, group), base in zip(target.indexed_groups, target.base_values)]
 
     def step(self, scheduler: ScheduleLR) -> bool:
         """Make the step of a scheduler; or do nothing, and return False, if something has changed."""
-        clock, timestamp, groups = scheduler.clock, scheduler._timestamp, self.groups
-        if (
-            clock.timestamp is not timestamp
-            or clock.horizon is not self.horizon
-            or scheduler.refusal is not None
-            or scheduler.optimizer.param_groups is not groups
-            or len(groups) != self.group_count
-            or is_compiling()
-            or "torch_xla" in modules
-        ):
+        clock, timestamp, target = self.clock, scheduler._timestamp, self.target
+        if clock.timestamp is not timestamp or clock.horizon is not self.horizon:
             return False
         value = self.function((timestamp._numbers[self.index] + self.count,))
-        for i, group, base in self.entries:
-            number = base * value
-            if groups[i] is not group or type(group["lr"]) is not float or not -inf < number < inf:
-                return False
+        if not target.write_at_once(value):
+            return False
         now = monotonic()
         microseconds = round((now - clock._last_tick_time) * 1e6)
         timestamp = timestamp.after_batch(self.samples, self.tokens, microseconds, self.batches_per_epoch)
         clock._advance(timestamp, now)
         scheduler._timestamp = timestamp
-        for _, group, base in self.entries:
-            group["lr"] = base * value
-        scheduler._counter.steps += 1
+        self.counter.steps += 1
         return True
 
 
