@@ -25,7 +25,7 @@ from timesched.binding.groups import read_tags
 from timesched.binding.keys import Key, is_finite_number, require_count
 from timesched.binding.owner import Refusal, add_scheduler, find_owners
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
-from timesched.binding.target import GroupTarget, SelectedGroup
+from timesched.binding.target import GroupTarget
 from timesched.binding.warn import PHASE_TEXTS, find_presumed_peak
 from timesched.binding.watch import Watch
 from timesched.clock import Clock
@@ -49,6 +49,7 @@ class Bound:
     """
 
     relative: bool = True  # whether the value multiplies the initial value of each group
+    _warning_depth: ClassVar[int] = 3  # the stack level of the code that calls `step`, in a warning of the step
     _sequence_advice: ClassVar[str] = (
         "Bind one schedule, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
     )
@@ -97,7 +98,8 @@ class Bound:
         selection = self._target.extended_selection()
         presumed_peak = find_presumed_peak(optimizer, selection) if multiplies_lr else None
         value = self._value()
-        self._adopt(selection, value)
+        self._check_finite([selected.base_value * value for selected in selection])
+        self._target.adopt(selection)
         self.hold_tensors()
         self._write(value)
         self._take_ownership()  # last: a constructor that raises changes no other scheduler
@@ -251,15 +253,9 @@ class Bound:
         self._target.find_again()
         return self._target.named_values()
 
-    def get_last_lr(self) -> list[Any]:
-        """The same as `get_last_value()`, under the name that loggers look for."""
-        return self.get_last_value()
-
-    def get_lr(self) -> list[Any]:
-        """The same as `get()`: the scheduled value for each parameter group."""
-        return self.get()
-
-    # Typed as `Any`, since they are plain attributes in torch.
+    # The names in torch. Those that are plain attributes in torch are typed as `Any`.
+    get_lr = get
+    get_last_lr = get_last_value
     _last_lr: Any = property(get_last_lr)
     base_lrs: Any = property(
         lambda self: self._target.values_at(1.0),
@@ -295,29 +291,25 @@ class Bound:
 
     # The groups and the owner
 
-    def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
-        """Write into these groups, if this value of the schedule can be written into all of them."""
-        self._check_finite([selected.base_value * value for selected in selection])
-        self._target.adopt(selection)
-
     def _add_new_groups(self) -> None:
         """Select the groups that were added to the optimizer after the scheduler was made, if any."""
         if self._target.has_new_groups():
             check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
             self._check_single_owner()
-            self._adopt(self._target.extended_selection(), self._value())
+            selection, value = self._target.extended_selection(), self._value()
+            self._check_finite([selected.base_value * value for selected in selection])
+            self._target.adopt(selection)
             self.hold_tensors()
             self._accept_groups()
             self._check_access()
 
     def _check_single_owner(self) -> None:
         """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
-        indices = self._target.present_indices()
         for other in find_owners(self.optimizer):
-            shared_indices = indices & other._target.present_indices()
-            if other is not self and other.key == self.key and shared_indices:
+            indices = set() if other is self else self._target.shared_indices(other._target)
+            if indices:
                 raise ValueError(
-                    f"key={self.key!r}: the new parameter group {min(shared_indices)} has tags of two schedulers, "
+                    f"key={self.key!r}: the new parameter group {min(indices)} has tags of two schedulers, "
                     f"{self._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
                 )
 
@@ -332,7 +324,7 @@ class Bound:
         if self.refusal is not None:
             return
         for other in add_scheduler(self):
-            if other.refusal is not Refusal.UNBOUND and other._target.overlaps(self._target):
+            if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(self._target):
                 other._release(Refusal.SUPERSEDED, self._describe())  # each error names the present owner
         if isinstance(self.clock, Clock):
             self.clock._add_listener(self)
@@ -356,9 +348,10 @@ class Bound:
 
     def warn_of_jump(self, phase: str, before: list[object]) -> None:
         """Warn if a new length of the run changed the values within a phase."""
-        now, clock = self.get(), self.clock
+        clock: Any = self.clock
+        now = self.get()
         changed = [i for i in self.indices if now[i] != before[i]]
-        if changed and clock is not None:
+        if changed:
             state, goes, advice = PHASE_TEXTS[phase]
             warnings.warn(
                 f"The {phase} of {self._describe()} {state}: in a run of {clock.max_duration} {self.key!r} {goes} "
@@ -465,7 +458,7 @@ class Bound:
         if watch.has_stepped:
             self._watch = None
         for text in watch.find_mistakes(self._describe(), self._target, self.units):
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=self._warning_depth)
 
     def was_never_stepped(self) -> bool:
         """Whether it was not stepped since it was made or loaded."""

@@ -74,6 +74,7 @@ class ScheduleLR(BoundLR):
     _sequence_advice: ClassVar[str] = (
         "Make one schedule, as in ScheduleLR(optimizer, \"Sequence([Linear(), Rex()], milestones=['10ba'])\", ...)."
     )
+    _warning_depth = 4  # the step calls the step of `Bound`
     clock: Clock
 
     def __init__(
@@ -132,27 +133,20 @@ class ScheduleLR(BoundLR):
         if not is_plain:
             self._check_arguments(epoch, samples, tokens)
         clock = self.clock
-        self.catch_up()
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
-        if self._watch is not None:
-            self._warn_of_mistakes(self._watch)
         before = _ticked(clock)
         try:
             if self._counts_epochs:
                 clock._tick_epoch()
             else:
                 clock.tick(samples, tokens)
-            self._write(self._evaluator.value(clock))
+            super().step()
         except BaseException:
             set_attributes(clock, dict(zip(TICKED, before)))
             raise
-        self._counter.advance()
         self._timestamp = clock.timestamp
         self._plan = _make_plan(self) if is_plain and self._watch is None else None
-        if self._watch is not None:
-            self._watch.has_stepped = True
-            self._watch.note_values(self._target)
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""

@@ -103,11 +103,11 @@ class GroupTarget:
         """Let the scheduler write no more. `cause` is for the text of the error."""
         self.refusal, self.cause = refusal, cause
 
-    def overlaps(self, other: GroupTarget) -> bool:
-        """Whether it has the key of one of another target's groups, with groups that it has not selected yet."""
-        return self.key.name == other.key.name and not self.present_indices().isdisjoint(other.indices)
+    def shared_indices(self, other: GroupTarget) -> set[int]:
+        """The indices of the groups in which both targets have the same key."""
+        return self._present_indices() & other._present_indices() if self.key.name == other.key.name else set()
 
-    def present_indices(self) -> set[int]:
+    def _present_indices(self) -> set[int]:
         """The indices of the selected groups, with groups that were added and not selected yet."""
         new = select_groups(self.optimizer.param_groups[self.known_count :], self.tags) if self.has_new_groups() else []
         return {*self.indices, *(self.known_count + i for i in new)}
