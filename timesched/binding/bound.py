@@ -443,7 +443,7 @@ class Bound:
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         # A shallow copy has its own.
-        self._counter, self._target = copy.copy(self._counter), self._target.copy()
+        self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)
         self._watch = copy.copy(self._watch)
         self._take_ownership()
 

@@ -34,17 +34,13 @@ def is_of_other_schedule(saved: Mapping[str, object], present: Mapping[str, obje
     """
     if saved["schedule"] != present["schedule"]:
         return True
-    if "horizon" in present and has_function(schedule):
-        return True  # its text is a name, which says nothing about its value
+    has_function = len(select_schedules(schedule)) < len(read_schedules(schedule))  # or a scheduler for Composer
+    if "horizon" in present and has_function:
+        return True  # the text of a function is a name, which says nothing about its value
     if saved.get("horizon") == present.get("horizon"):
         return False
     is_share = any(time.unit is TimeUnit.DURATION for time in schedule_times(schedule))
     return getattr(schedule, "relative", True) or (is_share and saved["length"] != present.get("length"))
-
-
-def has_function(schedule: object) -> bool:
-    """Whether a function, or a scheduler written for Composer, is bound: not only schedules of this package."""
-    return len(select_schedules(schedule)) < len(read_schedules(schedule))
 
 
 def check_saved_state(

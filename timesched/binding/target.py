@@ -7,7 +7,6 @@ groups.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -64,12 +63,6 @@ class GroupTarget:
         self.cause = ""  # of the refusal
         self.may_be_lazy = False  # whether torch_xla was imported when `hold_tensors` was called last
 
-    def copy(self) -> GroupTarget:
-        """A target of the same groups, for a copy of the scheduler."""
-        result = copy.copy(self)
-        result.selected = [copy.copy(selected) for selected in self.selected]
-        return result
-
     @property
     def indices(self) -> list[int]:
         """The indices of the selected groups."""
@@ -82,8 +75,8 @@ class GroupTarget:
 
     def set_base_values(self, base_values: Sequence[float]) -> None:
         """Replace the base values. The groups keep their initial values."""
-        for selected, base_value in zip(self.selected, base_values):
-            selected.base_value = base_value
+        pairs = zip(self.selected, base_values)  # a shallow copy of the scheduler has the old list
+        self.selected = [dataclasses.replace(selected, base_value=base_value) for selected, base_value in pairs]
 
     def identity(self) -> dict[str, object]:
         """The entries of a saved state that say what it is of."""
