@@ -22,6 +22,15 @@ SAME = ["the same call, `o` with `lr=0.1`", "torch: learning rates at steps 0, 4
 ((*SAME_CALLS,),) = rows(PAGE, SAME)
 MEANINGS = ["scheduler", "`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "the meaning of our arguments"]
 ((*ARGUMENTS,),) = rows(PAGE, MEANINGS)
+ERRORS = (  # calls of torch's that are an error here: the classes that have no row of SAME_CALLS
+    "LambdaLR(o, lambda t: 0.9 ** t)",
+    "MultiplicativeLR(o, lambda t: 0.9)",
+    "StepLR(o, 3, 0.5)",
+    "MultiStepLR(o, [2, 5], 0.5)",
+    "ExponentialLR(o, 0.9)",
+    "PolynomialLR(o, 8, 2.0)",
+    "CosineAnnealingLR(o, 8, 0.01)",
+)
 CALL = re.compile(r"`((?:\w+\(|\[|lambda ).*?)`(?: to step (\d+))?")
 STEPS = 20
 OF_ALL = {"optimizer", "last_epoch", "param_group_tags", "clock", "on_change"}  # arguments that no row lists
@@ -87,11 +96,17 @@ def test_what_the_same_call_means(row):
     assert row == [row[0], outcome(torch.optim.lr_scheduler, code), outcome(optim.lr_scheduler, code)]
 
 
+@pytest.mark.parametrize("code", ERRORS)
+def test_the_calls_without_a_row_are_errors(code):
+    assert outcome(torch.optim.lr_scheduler, code) != "an error" == outcome(optim.lr_scheduler, code)
+
+
 def test_the_arguments_of_schedulers_that_differ_are_listed():
     """Of each class that both have, but for those made of other schedulers; with a default, where both have one."""
     both = {name for name in torch.optim.lr_scheduler.__all__ if hasattr(optim.lr_scheduler, name)}
     both -= {"LRScheduler", "SequentialLR", "ChainedScheduler"}
-    assert {name.strip("`") for name, *_ in ARGUMENTS} == both == {re.match(r"`(\w+)", row[0])[1] for row in SAME_CALLS}
+    assert {name.strip("`") for name, *_ in ARGUMENTS} == both
+    assert {re.match(r"`?(\w+)", call)[1] for call in (*(row[0] for row in SAME_CALLS), *ERRORS)} == both
     for name, torchs, ours, _ in ARGUMENTS:
         of_torch = arguments(getattr(torch.optim.lr_scheduler, name.strip("`")))
         of_ours = arguments(getattr(optim.lr_scheduler, name.strip("`")))
