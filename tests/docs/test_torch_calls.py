@@ -20,8 +20,8 @@ HEADER = ["`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "`timesched`, wi
 ((*TABLE,),) = rows(PAGE, HEADER)
 SAME = ["the same call, `o` with `lr=0.1`", "torch: learning rates at steps 0, 4 and 8", "`optim.lr_scheduler`"]
 ((*SAME_CALLS,),) = rows(PAGE, SAME)
-MEANINGS = ["scheduler", "`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "the meaning of our arguments"]
-((*ARGUMENTS,),) = rows(PAGE, MEANINGS)
+DIFFERING = ["scheduler", "`torch.optim.lr_scheduler`", "`optim.lr_scheduler`"]
+((*ARGUMENTS,),) = rows(PAGE, DIFFERING)
 ERRORS = (  # calls of torch's that are an error here: the classes that have no row of SAME_CALLS
     "LambdaLR(o, lambda t: 0.9 ** t)",
     "MultiplicativeLR(o, lambda t: 0.9)",
@@ -107,7 +107,7 @@ def test_the_arguments_of_schedulers_that_differ_are_listed():
     both -= {"LRScheduler", "SequentialLR", "ChainedScheduler"}
     assert {name.strip("`") for name, *_ in ARGUMENTS} == both
     assert {re.match(r"`?(\w+)", call)[1] for call in (*(row[0] for row in SAME_CALLS), *ERRORS)} == both
-    for name, torchs, ours, _ in ARGUMENTS:
+    for name, torchs, ours in ARGUMENTS:
         of_torch = arguments(getattr(torch.optim.lr_scheduler, name.strip("`")))
         of_ours = arguments(getattr(optim.lr_scheduler, name.strip("`")))
         assert (torchs, ours) == (differing(of_torch, of_ours), differing(of_ours, of_torch))
