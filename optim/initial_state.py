@@ -15,7 +15,7 @@ from timesched.types import ParamGroup
 from .algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
 from .base.hyperparameters import is_switched_off
 from .base.scalar_states import STEP
-from .base.sharding import local_shard, note_dtensor
+from .base.sharding import local_shard, remember_dtensor
 from .muon import muon
 from .state.optimizer import Optimizer, State
 from .step.rule_optimizer import RuleOptimizer
@@ -150,7 +150,7 @@ def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[
     ours = kind.__new__(kind)  # only used for its initial states
     missing: dict[Tensor, State] = {}
     for group in optimizer.param_groups:
-        note_dtensor(group["params"])
+        remember_dtensor(group["params"])
         if kind is sgd.SGD and not (is_switched_off(group["momentum"]) or is_switched_off(group["dampening"])):
             raise ValueError(
                 f"{function_name}: dampening={group['dampening']!r}: the first gradient enters the buffer undampened, "

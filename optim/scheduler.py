@@ -42,12 +42,12 @@ STEP_METHODS = (
     "update_last_lr",
 )
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
-DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
+DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `SchedulerOptions`
 # The attributes that are not arguments of the schedule.
 _RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "scales", *DEFAULTS))
 
 
-class Options(TypedDict, total=False):
+class SchedulerOptions(TypedDict, total=False):
     """The keyword arguments of all schedulers."""
 
     param_group_tags: Tags
@@ -151,7 +151,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
-    def _construct(self, optimizer: Optimizer, options: Options, formula: type[ClosedForm], *values: object) -> None:
+    def _construct(
+        self, optimizer: Optimizer, options: SchedulerOptions, formula: type[ClosedForm], *values: object
+    ) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes.
 
         `values`: the arguments of the closed form, in the order of its fields.
@@ -195,12 +197,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def at_step(self, count: object) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
-        counter, steps_before = self._counter, self._counter.steps
-        counter.steps = as_step(count)
+        cursor, steps_before = self._cursor, self._cursor.steps
+        cursor.steps = as_step(count)
         try:
             value: Tensor = getattr(self, self.hook)()
         finally:
-            counter.steps = steps_before
+            cursor.steps = steps_before
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
@@ -232,7 +234,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     # The count
 
     def _read_last_epoch(self) -> Tensor:
-        count = self._counter.steps
+        count = self._cursor.steps
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     def _set_last_epoch(self, count: Any) -> None:
@@ -252,7 +254,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def increment_last_epoch(self) -> None:
         """Count a step."""
-        self._counter.advance()
+        self._cursor.advance()
 
     def update_groups(self, values: Iterable[object]) -> None:
         """Write a list with one value for each parameter group. Groups that are not selected are skipped."""

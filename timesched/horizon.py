@@ -30,8 +30,8 @@ class State(Protocol):
     """The run that a schedule is called with: a `Clock`, Composer's `State`, or any object with these three attributes.
 
     `max_duration` is a time that the ratio has already scaled, or None while it is not known. `dataloader_len` is the
-    number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and `rates`, the conversion factors of
-    samples and tokens.
+    number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and `conversion_factors`, those of
+    samples and of tokens.
     """
 
     @property
@@ -228,7 +228,7 @@ class Horizon:
             )
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
         length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
-        factors = ConversionFactors.read(epoch_length, *getattr(state, "rates", (None, None)))
+        factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
         return cls._make(length, known[0] if known else 1, factors, scaled=True)
 
     @classmethod

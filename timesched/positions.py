@@ -238,11 +238,11 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
 
 
 @dataclass
-class Notes:
+class Usage:
     """What a schedule asked of its frames: the counters that it reads, and the named points of its phases."""
 
     counters: list[Counter] = field(default_factory=list)
-    marks: list[tuple[str, Mark]] = field(default_factory=list)
+    notes: list[tuple[str, Mark]] = field(default_factory=list)
 
     def index(self, counter: Counter) -> int:
         """The index of a counter's count in the tuple of counts; a new counter is added at the end."""
@@ -261,7 +261,7 @@ class Frame:
     With `unit`, every time is converted to that unit, and its counter is the only one. Without `unit`, each time is
     read on its own counter. `section`: the schedule is a part of a sequence, so it need not reach the end of the run.
     `start`: the position on the run at which the counts of this frame begin, if the run has a batch-size schedule.
-    `notes`: what the schedule asked of this frame, and of the frames that are made from it.
+    `usage`: what the schedule asked of this frame, and of the frames that are made from it.
 
     >>> frame = Frame(Horizon("100ba"))
     >>> start, end = frame.mark("0.1dur"), frame.mark("50ba")
@@ -275,16 +275,16 @@ class Frame:
     unit: TimeUnit | None = None
     section: bool = False
     start: Position | None = None
-    notes: Notes = field(default_factory=Notes)
+    usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
         if self.unit is not None:
-            self.notes.index(self.unit)
+            self.usage.index(self.unit)
 
     def note(self, name: str, mark: Mark) -> None:
         """Keep a point under a name. `Schedule.marks` returns all of them."""
         if mark.count:
-            self.notes.marks.append((name, mark))
+            self.usage.notes.append((name, mark))
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
         """The point on its counter at which a time of the schedule is reached. It is kept under the name `note`.
@@ -294,7 +294,7 @@ class Frame:
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
-        mark = Mark(self.notes.index(counter), unit_of(counter), count)
+        mark = Mark(self.usage.index(counter), unit_of(counter), count)
         if note:
             self.note(note, mark)
         return mark
@@ -303,7 +303,7 @@ class Frame:
         """The point at which a time of the run is reached, wherever on the run the schedule begins."""
         count, counter = self.horizon.place(time)
         unit = unit_of(counter)
-        return Mark(self.notes.index(counter), unit, count - self._start_in(unit))
+        return Mark(self.usage.index(counter), unit, count - self._start_in(unit))
 
     def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached. Raises `TimeError` where the points of one counter decrease."""
@@ -368,9 +368,9 @@ class Frame:
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of the function that `resolve` makes for a frame like this one."""
-        inner = replace(self, notes=Notes())
+        inner = replace(self, usage=Usage())
         function = resolve(inner)
-        return float(function(tuple(self._counts_at(mark, inner.notes.counters))))
+        return float(function(tuple(self._counts_at(mark, inner.usage.counters))))
 
     def _counts_at(self, mark: Mark, counters: Sequence[Counter]) -> list[Exact]:
         """The counts of several counters at a mark."""
@@ -387,13 +387,13 @@ class Frame:
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """The function that `resolve` makes for a frame that starts at a mark. Before the mark, its value at 0."""
-        inner = replace(self, section=True, start=self._position(start), notes=Notes())
+        inner = replace(self, section=True, start=self._position(start), usage=Usage())
         function = resolve(inner)
-        for name, mark in inner.notes.marks:
+        for name, mark in inner.usage.notes:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
-        counters = inner.notes.counters
+        counters = inner.usage.counters
         starts = self._counts_at(start, counters)
-        elapsed_counts = [_elapsed(self.notes.index(counter), first) for counter, first in zip(counters, starts)]
+        elapsed_counts = [_elapsed(self.usage.index(counter), first) for counter, first in zip(counters, starts)]
         return lambda counts: function(tuple([elapsed(counts) for elapsed in elapsed_counts]))
 
     def period(self, time: TimeLike) -> Period:
@@ -411,7 +411,7 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
         return resolve(Frame(horizon, unit))
     frame = Frame(horizon)
     function = resolve(frame)
-    units = list(map(unit_of, frame.notes.counters))
+    units = list(map(unit_of, frame.usage.counters))
     if units in ([], [unit]):
         return function
     for counter_unit in units:

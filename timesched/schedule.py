@@ -217,8 +217,8 @@ class Schedule:
         from timesched.drawing.lines import Source, default_run
         from timesched.drawing.svg import notebook_html
 
-        name, run_note = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
-        return notebook_html(self, lambda: [Source(name, self, default_run(self))], run_note)
+        name, run_caption = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
+        return notebook_html(self, lambda: [Source(name, self, default_run(self))], run_caption)
 
     def cooldown(self, at: State, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay that starts at a moment of a run: for a branch of a checkpoint, whatever the length of its run.
@@ -266,7 +266,7 @@ class Schedule:
             horizon = Horizon.of(run, ssr)
             if unit is None:
                 frame = Frame(horizon)
-                resolution = Resolution(self.resolve(frame), frame.notes.counters, frame.notes.marks, horizon)
+                resolution = Resolution(self.resolve(frame), frame.usage.counters, frame.usage.notes, horizon)
             else:
                 resolution = Resolution(resolve_in_unit(unit, horizon, self.resolve), [unit], (), horizon)
             # One object, so that no thread sees half of it.
@@ -317,7 +317,7 @@ def pass_ratio(function: Callable[..., Any], ratio: float) -> tuple[list[float],
 def _run_key(state: Any) -> tuple[object, ...]:
     """The length, conversion factors and ratio of a run, as immutable values: times of other packages may change."""
     length, batches = state.max_duration, state.dataloader_len
-    factors = getattr(state, "rates", None), getattr(state, "ssr", None)
+    factors = getattr(state, "conversion_factors", None), getattr(state, "ssr", None)
     return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *factors
 
 

@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from ..step.common_steps import penalized_gradient, square_average_, widen_float16
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -68,7 +68,7 @@ class Adadelta(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

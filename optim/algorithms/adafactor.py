@@ -15,7 +15,7 @@ from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
 from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero
 from ..state.optimizer import State
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
@@ -113,7 +113,7 @@ class Adafactor(RuleOptimizer):
         scale_parameter: bool = True,
         relative_step: bool = False,
         warmup_init: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

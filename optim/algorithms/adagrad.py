@@ -14,7 +14,7 @@ from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
 from ..step.common_steps import add_over_root_, penalized_gradient
 from ..step.fused import FUSED_ADAGRAD
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -75,7 +75,7 @@ class Adagrad(RuleOptimizer):
         initial_accumulator_value: float = 0,
         eps: float = 1e-6,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -12,7 +12,7 @@ from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import FUSED_ADAM
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -86,7 +86,7 @@ class AdamBase(RuleOptimizer):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 
@@ -184,7 +184,7 @@ class Adam(AdamBase):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True})
 
@@ -259,6 +259,6 @@ class AdamW(AdamBase):
         *,
         maximize: bool = False,
         cautious_weight_decay: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})

@@ -9,7 +9,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, copy_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient, widen_float16
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -67,7 +67,7 @@ class Adamax(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0.0,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -14,7 +14,7 @@ from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, RoundAsState
 
 
@@ -77,7 +77,7 @@ class ASGD(RuleOptimizer):
         t0: float = 1e6,
         weight_decay: float | Tensor = 0,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -10,7 +10,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from ..step.common_steps import moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 LARGEST_NORM = 10.0  # the upper limit of a parameter's norm in the trust ratio
@@ -74,7 +74,7 @@ class Lamb(RuleOptimizer):
         eps: float = 1e-6,
         weight_decay: float | Tensor = 0,
         adam: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

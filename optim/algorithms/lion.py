@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -65,7 +65,7 @@ class Lion(RuleOptimizer):
         weight_decay: float | Tensor = 0.0,
         *,
         cautious_weight_decay: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

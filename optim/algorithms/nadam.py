@@ -13,7 +13,7 @@ from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, RoundAsState
 
 
@@ -88,7 +88,7 @@ class NAdam(RuleOptimizer):
         *,
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -10,7 +10,7 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -87,7 +87,7 @@ class RMSprop(RuleOptimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -14,7 +14,7 @@ from ..base.scalar_states import STEP
 from ..base.sharding import local_shard
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from ..state.optimizer import State
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -79,7 +79,7 @@ class Rprop(RuleOptimizer):
         step_sizes: tuple[float, float] = (1e-6, 50.0),
         *,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -17,7 +17,7 @@ from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
 from ..step.common_steps import penalized_gradient
 from ..step.fused import FUSED_SGD
-from ..step.rule_optimizer import COMMON, Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
 
 
@@ -82,7 +82,7 @@ class SGD(RuleOptimizer):
         weight_decay: float | Tensor = 0,
         nesterov: bool = False,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(params, locals())
 

@@ -35,7 +35,7 @@ class Placement(NamedTuple):
         return [i for i, x in placements if shard_dim(x) is not None and self.mesh.size(i) > 1]
 
 
-def note_dtensor(params: Iterable[Tensor]) -> None:
+def remember_dtensor(params: Iterable[Tensor]) -> None:
     """Remember the class DTensor if one of these is distributed. Call this with all parameters that a user passes."""
     global DTENSOR_CLASSES  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
     if not DTENSOR_CLASSES and any(hasattr(p, "placements") for p in params if type(p) not in (Parameter, Tensor)):

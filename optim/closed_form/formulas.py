@@ -427,7 +427,7 @@ class Chain(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
-        zeros = tuple(0 for _ in frame.notes.counters)
+        zeros = tuple(0 for _ in frame.usage.counters)
         starts = [float(function(zeros)) for function in others]
         for i, start in enumerate(starts, 1):
             if start == 0.0 or not math.isfinite(start):

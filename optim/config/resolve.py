@@ -89,7 +89,7 @@ class Plan:
     problems: Problems
 
     def attempt(self, make: Callable[..., object], spec: Spec | Given | None, *arguments: object) -> Any:
-        """Make the object of a specification. If this fails, note the error, which begins with its path."""
+        """Make the object of a specification. If this fails, keep the error, which begins with its path."""
         return None if spec is None else self.problems.attempt(make, spec, *arguments, path=spec.path)
 
 
@@ -215,14 +215,14 @@ def _require_learning_rates(arguments: Mapping[str, Any], has_algorithms: bool, 
     for name in ALGORITHMS if has_algorithms else ():
         if isinstance(arguments.get(name), Mapping):
             entries[name] = arguments[name]
-    rates = {}
+    learning_rates = {}
     for name, entry in entries.items():
         values = [entry[key] for key in LEARNING_RATE if entry.get(key) is not None]
         if not values:
             where = path if entry is arguments else f"{path}.{name}"
             raise ValueError(f"{where}: {DEPTH_KEYS[0]!r} needs a learning rate. Write 'lr'.")
-        rates[name] = values[0]
-    return rates if has_algorithms else rates["muon"]
+        learning_rates[name] = values[0]
+    return learning_rates if has_algorithms else learning_rates["muon"]
 
 
 def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object]) -> bool:

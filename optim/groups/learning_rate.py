@@ -18,7 +18,7 @@ def factor_key(settings: Mapping[str, Any]) -> str:
 def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> list[NamedParameter]:
     """Set the learning rate of each parameter: the argument `lr`.
 
-    It is the `lr` of a rule, or else this one, times the factor of the parameter. The group notes the factor as
+    It is the `lr` of a rule, or else this one, times the factor of the parameter. The group keeps the factor as
     `lr_factor`, and has no `adjust_learning_rate`. The factor is the one of `adjust_learning_rate`, or else the one of
     `layer_decay`, and both are multiplied by the factor of `base_model`.
 

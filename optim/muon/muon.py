@@ -21,7 +21,7 @@ from ..base.sharding import Placement, row_zeros
 from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_, select
 from ..precision.options import RULES
 from ..state.optimizer import State
-from ..step.rule_optimizer import Options, RuleOptimizer, Unpack
+from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
 from .matrices import block_rows, has_full_matrices, learning_rate_scale, matrix_shape, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
@@ -178,7 +178,7 @@ class Muon(RuleOptimizer):
         adamw: Mapping[str, object] | None = None,
         lion: Mapping[str, object] | None = None,
         process_group: object = None,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         self._construct(locals())
 
@@ -389,7 +389,7 @@ class NorMuon(Muon):
         adamw: Mapping[str, object] | None = None,
         lion: Mapping[str, object] | None = None,
         process_group: object = None,
-        **options: Unpack[Options],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         self._construct(locals())
 

@@ -60,7 +60,7 @@ class Precision(TypedDict, total=False):
     state_dtype: Any
 
 
-class Options(Precision, total=False):
+class OptimizerOptions(Precision, total=False):
     """The keyword arguments that the constructors of all optimizers share."""
 
     enable_global_step: bool

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from timesched.types import ParamGroup, StateDict
 
-from ..base.sharding import note_dtensor
+from ..base.sharding import remember_dtensor
 from ..precision.options import REMAINDER
 
 State = dict[str, Any]
@@ -62,7 +62,7 @@ class StateKeeper:
         return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled, nor prepared steps
 
     def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
-        """Put these states in place, drop the state of parameters that are gone, and note the kinds of all tensors."""
+        """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
         optimizer.state.update(states)
         params = set(_all_parameters(optimizer))
         for stray in [p for p in optimizer.state if p not in params]:
@@ -112,7 +112,7 @@ class StateKeeper:
                 if not self.has_fitting_state(p, optimizer.state):
                     names[p] = f"parameter {j} of group {i}"
         groups = _select_groups(optimizer, names)
-        note_dtensor(names)
+        remember_dtensor(names)
         for group in groups:
             for p in group["params"]:
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")

@@ -19,7 +19,7 @@ from timesched.types import ParamGroup, StateDict
 
 from ..base.hyperparameters import SWITCH, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
-from ..base.sharding import note_dtensor
+from ..base.sharding import remember_dtensor
 from ..precision.options import name_dtypes
 from . import checkpoint
 from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
@@ -195,7 +195,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                     del group[key]
                 for key, value in rule.defaults.items():
                     group.setdefault(key, value)
-            note_dtensor(group["params"])
+            remember_dtensor(group["params"])
             for p in group["params"]:
                 rule.check_parameter(p, group, where)
             states = self.initial_states(self.param_groups[group_count:]) if self._is_ready else {}

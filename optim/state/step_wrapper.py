@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import torch
 import torch.optim.optimizer as torch_optimizer
 
-Step = TypeVar("Step", bound=Callable[..., Any])
+StepMethod = TypeVar("StepMethod", bound=Callable[..., Any])
 
 
-def makes_no_state(step: Step) -> Step:
+def makes_no_state(step: StepMethod) -> StepMethod:
     """Mark a `step` that cannot create state, so that the wrapper does not look for new state."""
     step.makes_no_state = True  # type: ignore[attr-defined]  # a mark on the function, as torch's `hooked`
     return step
@@ -46,8 +46,8 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _step_between_hooks(optimizer: Any, step: Step, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
-    """Step between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
+def _step_between_hooks(optimizer: Any, step: StepMethod, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    """StepMethod between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
     for hook in (*torch_optimizer._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values()):
         result = hook(optimizer, (optimizer, *args), kwargs)
         if result is not None:

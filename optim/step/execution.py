@@ -96,14 +96,14 @@ def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> 
     if old_values is None:
         step_on_tensors([work])
         for name in work.scalars.keys() & set(work.algorithm.reads):
-            known_counts.note_computed(work.scalars[name])
+            known_counts.remember_computed(work.scalars[name])
         return
     _count_step(work)  # this counts in the states; the numbers are counted below
     for part, numbers in _split_by_numbers(work, old_values):
         if STEP in numbers:
-            numbers[STEP] = known_counts.note(part.scalars[STEP], numbers[STEP] + 1.0)
+            numbers[STEP] = known_counts.remember(part.scalars[STEP], numbers[STEP] + 1.0)
         for name, value in _update(part, numbers, in_blocks).items():
-            known_counts.note(part.scalars[name], value)
+            known_counts.remember(part.scalars[name], value)
 
 
 def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:

@@ -26,14 +26,14 @@ class KnownCounts:
     """The numbers of some counts."""
 
     def __init__(self) -> None:
-        # By the id of a count: its tensor, its version when it was noted, and the number, None if only the GPU has it.
+        # By the id of a count: its tensor, its version at that moment, and the number, None if only the GPU has it.
         self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
         self._unknown: dict[int, ref[Tensor]] = {}
 
-    def note(self, counts: Tensors, value: Any) -> Any:
-        """Note that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
+    def remember(self, counts: Tensors, value: Any) -> Any:
+        """Remember that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
         if isinstance(value, Tensor):
-            self.note_computed(counts)
+            self.remember_computed(counts)
             return value
         if counts[0].is_cpu:
             return counts[0].item()
@@ -41,7 +41,7 @@ class KnownCounts:
         self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
         return rounded
 
-    def note_computed(self, counts: Iterable[Tensor]) -> None:
+    def remember_computed(self, counts: Iterable[Tensor]) -> None:
         """Note that the GPU has computed the counts: the host does not know them, and must not read them every step."""
         self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
 
@@ -72,7 +72,7 @@ class KnownCounts:
             ):
                 known = [number for _, _, number in entries if number is not None]
                 return known if len(known) == len(entries) else None
-        except KeyError:  # a count that was never noted
+        except KeyError:  # a count that was never remembered
             pass
         numbers: list[float] = torch.stack(counts).tolist()
         self._known.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))

@@ -29,7 +29,7 @@ from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
 from ..precision.options import DEFAULTS, REMAINDER, RULES, check_precision, has_precision_option, requested_dtype
-from ..precision.options import Options as Options  # noqa: PLC0414  # likewise
+from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
 from ..precision.widened import make_widening
 from ..state.keeper import cast_invariants, describe_tensor
 from ..state.optimizer import Optimizer, State, fill_state
@@ -212,7 +212,7 @@ class RuleOptimizer(Optimizer):
         if p.is_cuda:
             for name, first in algorithm.scalar_states(group).items():
                 if not isinstance(first, Tensor):
-                    self._known_counts.note([state[name]], first)
+                    self._known_counts.remember([state[name]], first)
         return state
 
     def _scalar_names(self, algorithm: Any, group: ParamGroup) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def test_all_hyperparameters_and_the_counts_of_earlier_schedulers_become_tensors
     assert types(on) == {torch.Tensor}
     assert [float(group["lr"]) for group in on.param_groups] == [scheduler.values(2)[1]] * 2
     for each in (scheduler, decay):
-        assert isinstance(each._counter.steps, torch.Tensor) and each._counter.steps.dtype == torch.int64
+        assert isinstance(each._cursor.steps, torch.Tensor) and each._cursor.steps.dtype == torch.int64
     assert (int(scheduler.last_epoch), int(decay.last_epoch)) == (1, 0)
 
 

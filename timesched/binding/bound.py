@@ -1,7 +1,7 @@
 """Binding: a schedule controls one key of parameter groups, until another scheduler is made for it.
 
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
-schedulers of `optim` derive from it. It has four parts. A counter says where it is (counter.py), an evaluator computes
+schedulers of `optim` derive from it. It has four parts. A cursor says where it is (cursor.py), an evaluator computes
 the value there (evaluation.py), and a target has the groups (target.py). A watch looks for mistakes in the first steps
 (watch.py). owner.py knows the schedulers of each optimizer, and saved.py compares a saved state with the present one.
 """
@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding.counter import StepCounter, make_counter
+from timesched.binding.cursor import StepCursor, make_cursor
 from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
 from timesched.binding.groups import read_tags
 from timesched.binding.keys import Key, is_finite_number, require_count
@@ -89,7 +89,7 @@ class Bound:
         if scales is None:
             scales = int(multiplies_lr)
         self._target = GroupTarget(optimizer, parsed_key, self.tags, self.relative, scales)
-        self._counter = make_counter(clock, steps)
+        self._cursor = make_cursor(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
         for owner in find_owners(optimizer):
@@ -145,11 +145,11 @@ class Bound:
         self.catch_up()
         if self._watch is not None:
             self._warn_of_mistakes(self._watch)
-        self._write(self._evaluator.value(self._counter.position(1)))
-        self._counter.advance()
+        self._write(self._evaluator.value(self._cursor.position(1)))
+        self._cursor.advance()
         if self._watch is not None:
             self._watch.has_stepped = True
-            self._watch.note_values(self._target)
+            self._watch.remember_values(self._target)
 
     def refresh(self) -> None:
         """Write the current value without counting a step. Raises `ValueError` as `step` does."""
@@ -157,7 +157,7 @@ class Bound:
         self.hold_tensors()
         self._write(self._value())
         if self._watch is not None:
-            self._watch.note_values(self._target)
+            self._watch.remember_values(self._target)
 
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
@@ -185,7 +185,7 @@ class Bound:
             )
         else:  # a Python number would be a constant in the graph
             check_compiler()
-            if type(self._counter.steps) is int or len(target.tensors()) < len(target.indices):
+            if type(self._cursor.steps) is int or len(target.tensors()) < len(target.indices):
                 raise RuntimeError(
                     f"{name}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. Call "
                     f"optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
@@ -204,20 +204,20 @@ class Bound:
         if invalid:
             raise ValueError(
                 f"{type(self).__name__}.key={self.key!r}: {self._describe()} would set it to {invalid[0]!r} after "
-                f"{int(self._counter.steps)} steps, which is not a finite number. End the schedule before, or change "
+                f"{int(self._cursor.steps)} steps, which is not a finite number. End the schedule before, or change "
                 f"it."
             )
 
     def _value(self) -> Any:
         """The current value of the schedule."""
-        return self._evaluator.value(self._counter.position())
+        return self._evaluator.value(self._cursor.position())
 
     def _describe(self) -> str:
         """The text of the schedule, for messages and saved states."""
         return describe_schedule(self.schedule)
 
     def __repr__(self) -> str:
-        at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._counter.steps)} steps"
+        at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._cursor.steps)} steps"
         return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._describe()}, {at}>"
 
     def _repr_html_(self) -> str:
@@ -271,11 +271,11 @@ class Bound:
                 f"{self._sequence_advice}"
             )
         self._watch = None  # the caller counts, so these steps show nothing about the clock
-        self._counter.set_steps(require_count(count, type(self).__name__))
+        self._cursor.set_steps(require_count(count, type(self).__name__))
 
-    last_epoch: Any = property(lambda self: int(self._counter.steps), _set_last_epoch, doc="The number of steps taken.")
+    last_epoch: Any = property(lambda self: int(self._cursor.steps), _set_last_epoch, doc="The number of steps taken.")
     # As torch counts. Some training loops add to it, which has no effect here.
-    _step_count: Any = property(lambda self: int(self._counter.steps) + 1, lambda self, count: None)
+    _step_count: Any = property(lambda self: int(self._cursor.steps) + 1, lambda self, count: None)
 
     def hold_tensors(self) -> None:
         """Count in a tensor if the values are tensors. The optimizer's own `hold_tensors()` calls this.
@@ -287,7 +287,7 @@ class Bound:
         tensors = self._target.tensors() if self.clock is None else []
         if tensors:
             self._watch = None  # a graph may count the steps
-            self._counter.hold_tensor(tensors[0].device)
+            self._cursor.hold_tensor(tensors[0].device)
 
     # The groups and the owner
 
@@ -370,17 +370,17 @@ class Bound:
         """
         if self.refusal is None:
             self._add_new_groups()
-        return self._state_at(self._counter)
+        return self._state_at(self._cursor)
 
-    def _state_at(self, counter: StepCounter) -> StateDict:
-        """The state at the position of a counter."""
-        target, value = self._target, float(self._evaluator.value(counter.position()))
-        state = {**target.identity(), "last_epoch": int(counter.steps), "schedule": self._describe()}
+    def _state_at(self, cursor: StepCursor) -> StateDict:
+        """The state at the position of a cursor."""
+        target, value = self._target, float(self._evaluator.value(cursor.position()))
+        state = {**target.identity(), "last_epoch": int(cursor.steps), "schedule": self._describe()}
         if self.relative:
             state |= {"base": target.base_values, "value": [value]}
         else:
             state["value"] = [base_value * value for base_value in target.base_values]
-        return state | counter.state_dict()
+        return state | cursor.state_dict()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a saved state: restore its initial values, steps and clock counters, and write the value.
@@ -399,11 +399,11 @@ class Bound:
     def read_state(self, state: StateDict) -> StateContents:
         """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
         self._check_access()
-        name, target, counter = type(self).__name__, self._target, self._counter
+        name, target, cursor = type(self).__name__, self._target, self._cursor
         check_saved_state(state, name, target.identity(), self.relative)
         base_values = target.read_base_values(state["base"], name) if self.relative else None
-        moment = counter.read_state(state, name)
-        present = {"schedule": self._describe(), **counter.state_dict()}
+        moment = cursor.read_state(state, name)
+        present = {"schedule": self._describe(), **cursor.state_dict()}
         if self.on_change == "same" and is_of_other_schedule(state, present, self.schedule):
             has_position = self.clock is None or "clock" in present
             check_same_values(state, self._state_at(moment), name, has_position)
@@ -417,21 +417,21 @@ class Bound:
     def restore(self, contents: StateContents) -> None:
         """Continue from the contents that `read_state` returned. After an error nothing is changed."""
         self._add_new_groups()
-        target, counter = self._target, self._counter
-        steps, base_values = int(counter.steps), target.base_values
+        target, cursor = self._target, self._cursor
+        steps, base_values = int(cursor.steps), target.base_values
         try:
             if contents.base_values is not None and self.on_change == "same":
                 target.set_base_values(contents.base_values)
-            counter.load(contents.moment)
-            if counter.clock is None:
+            cursor.load(contents.moment)
+            if cursor.clock is None:
                 self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
         except BaseException:
-            counter.set_steps(steps)
+            cursor.set_steps(steps)
             target.set_base_values(base_values)
             self.refresh()
             raise
         if self.on_change == "new" and self.relative:
-            target.note_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
+            target.keep_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
         elif not are_close(target.base_values, base_values):
             warnings.warn(
                 f"{type(self).__name__}.key={self.key!r}: the initial value was {base_values}, and the state has "
@@ -443,7 +443,7 @@ class Bound:
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         # A shallow copy has its own.
-        self._counter, self._target = copy.copy(self._counter), copy.copy(self._target)
+        self._cursor, self._target = copy.copy(self._cursor), copy.copy(self._target)
         self._watch = copy.copy(self._watch)
         self._take_ownership()
 
@@ -451,7 +451,7 @@ class Bound:
 
     def _make_watch(self, presumed_peak: str | None = None) -> Watch | None:
         """The watch over the next two steps; None if a graph may count the steps."""
-        return None if isinstance(self._counter.steps, Tensor) else Watch(self.clock, self._target, presumed_peak)
+        return None if isinstance(self._cursor.steps, Tensor) else Watch(self.clock, self._target, presumed_peak)
 
     def _warn_of_mistakes(self, watch: Watch) -> None:
         """Warn of each mistake that shows before the first and the second step. The second step ends the watch."""

@@ -62,7 +62,7 @@ def is_composer_scheduler(schedule: object) -> bool:
 
 
 class Evaluator:
-    """Evaluates a schedule, a function or a list, which is a product, at the positions of a counter.
+    """Evaluates a schedule, a function or a list, which is a product, at the positions of a cursor.
 
     `value(position)`: the value. A position is a clock or state like `clock`; without a clock, a tuple of the steps.
     """

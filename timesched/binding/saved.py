@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from timesched.binding.counter import StepCounter
+from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import read_schedules, select_schedules
 from timesched.schedule import schedule_times
 from timesched.time.units import TimeUnit
@@ -22,7 +22,7 @@ _CLOSE = 1e-12  # of the larger value: the last bit of a cosine differs between 
 class StateContents(NamedTuple):
     """The contents of a saved state, after the checks of `Bound.read_state`."""
 
-    moment: StepCounter  # a counter at the moment of the save
+    moment: StepCursor  # a cursor at the moment of the save
     base_values: list[float] | None  # if the schedule multiplies them
 
 

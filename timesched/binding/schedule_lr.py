@@ -189,7 +189,7 @@ class _Plan:
 
     def __init__(self, scheduler: ScheduleLR, usual_batch: tuple[int, int], count: int, index: int) -> None:
         self.clock = clock = scheduler.clock
-        self.target, self.counter = scheduler._target, scheduler._counter
+        self.target, self.cursor = scheduler._target, scheduler._cursor
         self.samples, self.tokens = usual_batch
         self.count, self.index = count, index  # of a batch, and in the numbers of a timestamp: what the schedule reads
         self.function = scheduler.schedule._resolution(clock).function
@@ -209,7 +209,7 @@ class _Plan:
         timestamp = timestamp.after_batch(self.samples, self.tokens, microseconds, self.batches_per_epoch)
         clock._advance(timestamp, now)
         scheduler._timestamp = timestamp
-        self.counter.steps += 1
+        self.cursor.steps += 1
         return True
 
 

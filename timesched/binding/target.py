@@ -1,7 +1,7 @@
 """What a scheduler writes: one key in the selected parameter groups of an optimizer.
 
 A target selects its groups, finds them again, reads them, and writes all values or none. It keeps their initial values.
-It knows whether its scheduler may write. The scheduler, its counter and its saved state know nothing of parameter
+It knows whether its scheduler may write. The scheduler, its cursor and its saved state know nothing of parameter
 groups.
 """
 
@@ -144,9 +144,9 @@ class GroupTarget:
     def adopt(self, selection: list[SelectedGroup]) -> None:
         """Write into these groups from now on."""
         self.selected, self.known_count = selection, len(self.optimizer.param_groups)
-        self.note_initial_values()
+        self.keep_initial_values()
 
-    def note_initial_values(self, replace: bool = False) -> None:
+    def keep_initial_values(self, replace: bool = False) -> None:
         """Write the initial value into each group that has none; with `replace` into all groups."""
         for selected in self.selected:
             if replace or self.initial_key not in selected.group:
@@ -204,7 +204,7 @@ class GroupTarget:
                 )
         for selected in self.selected:
             selected.group = groups[selected.index]
-        self.note_initial_values()  # into new dicts that lack them
+        self.keep_initial_values()  # into new dicts that lack them
 
     def values(self) -> list[Any]:
         """The value in each group of the optimizer; NaN if a group lacks the key. Tensors are copies."""

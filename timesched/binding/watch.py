@@ -15,7 +15,7 @@ _ADAPTERS = {"transformers": "timesched.integrations.transformers", "lightning":
 
 
 class Watch:
-    """Notes what a scheduler wrote, until its second step since it was made or loaded. Then it finds mistakes."""
+    """Remembers what a scheduler wrote, until its second step since it was made or loaded. Then it finds mistakes."""
 
     def __init__(self, clock: State | None, target: GroupTarget, presumed_peak: str | None) -> None:
         self.clock = clock if isinstance(clock, Clock) else None
@@ -23,9 +23,9 @@ class Watch:
         self.has_stepped = False
         self.presumed_peak = presumed_peak  # the text of a warning, if the clock was moved before the first step
         self.has_jumped = self.timestamp is not None and self.timestamp.batch.value > 0
-        self.note_values(target)
+        self.remember_values(target)
 
-    def note_values(self, target: GroupTarget) -> None:
+    def remember_values(self, target: GroupTarget) -> None:
         """Note the values in the groups after a write, with the groups. No tensor of a device is read."""
         self.written = target.values_on_host()
 

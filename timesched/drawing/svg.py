@@ -21,10 +21,10 @@ def notebook_html(shown: object, sources: Callable[[], list[Source]], run: str =
         pictured = sources()
         lines = [lines_module.line(source) for source in pictured]
         picture = "".join(map(svg, lines_module.panels(lines)))
-        note = f"on a run of {pictured[0].horizon.max_duration}{run}"
+        caption = f"on a run of {pictured[0].horizon.max_duration}{run}"
     except (TypeError, ValueError) as error:
-        picture, note = "", f"no picture: {error}"
-    return f"<code>{escape(repr(shown))}</code>{picture}<div>{escape(note)}</div>"
+        picture, caption = "", f"no picture: {error}"
+    return f"<code>{escape(repr(shown))}</code>{picture}<div>{escape(caption)}</div>"
 
 
 def svg(lines: Sequence[Line]) -> str:

@@ -95,7 +95,7 @@ MakeAverage = Callable[[list[Tensor], Clock], Average]  # of parameters, such as
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """The arguments of an adapter that its clock and its schedulers need. The function `schedule` describes them."""
 
     entries: Sequence[Binding] = ()

@@ -225,8 +225,13 @@ class Schedules(Callback):
 class _RunClock:
     """The Trainer's State with a ratio, conversion factors, and the initial length, also after `stop_training()`."""
 
-    def __init__(self, state: State, ssr: float, rates: tuple[object, ...]) -> None:
-        self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
+    def __init__(self, state: State, ssr: float, conversion_factors: tuple[object, ...]) -> None:
+        self._state, self.ssr, self.conversion_factors, self.max_duration = (
+            state,
+            ssr,
+            conversion_factors,
+            state.max_duration,
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)

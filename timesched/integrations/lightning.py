@@ -1,6 +1,6 @@
 """Schedules for the Trainer of Lightning: `schedule(self, optimizer, ...)`, one line in `configure_optimizers`.
 
-Lightning has no hook between the step of the optimizer and the step of the scheduler. So a callback notes the counts of
+Lightning has no hook between the step of the optimizer and the step of the scheduler. So a callback keeps the counts of
 each batch when it begins. When the scheduler is stepped, it adds these to its clock before it writes.
 """
 
@@ -27,7 +27,16 @@ from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
 from timesched.types import StateDict
 
-from .common import Binding, CountFunction, CountingSchedulers, Entry, MakeAverage, Options, check_average, make_average
+from .common import (
+    Binding,
+    CountFunction,
+    CountingSchedulers,
+    Entry,
+    MakeAverage,
+    RunOptions,
+    check_average,
+    make_average,
+)
 
 __all__ = ["Binding", "schedule"]
 
@@ -96,7 +105,7 @@ def schedule(
         )
     check_average(evaluate_averaged, average)
     trainer = module.trainer
-    options = Options(  # the other arguments are of this optimizer
+    options = RunOptions(  # the other arguments are of this optimizer
         max_duration=max_duration,
         count=count,
         samples_per_batch=samples_per_batch,
@@ -106,7 +115,7 @@ def schedule(
     )
     unused = [c for c in trainer.callbacks if isinstance(c, _CountingCallback) and not c.configs(trainer)]
     counting = unused[0] if unused else _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
-    if options not in (counting.options, Options()):
+    if options not in (counting.options, RunOptions()):
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
@@ -157,7 +166,7 @@ class _CallbackSchedulers(CountingSchedulers):
 class _CountingCallback(Callback):
     """Counts batches, follows the Trainer's epochs, and runs the validations of a fit on averages."""
 
-    def __init__(self, trainer: Trainer, module: LightningModule, options: Options) -> None:
+    def __init__(self, trainer: Trainer, module: LightningModule, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
         self.clock = _make_clock(trainer, module, options)
         self.manual = not module.automatic_optimization
@@ -303,7 +312,7 @@ class _CountingCallback(Callback):
             trainer.should_stop = True
 
 
-def _make_clock(trainer: Trainer, module: LightningModule, options: Options) -> Clock:
+def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) -> Clock:
     """Make the clock of a run of the Trainer."""
     has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
     if has_no_loader and options.max_duration is not None:

@@ -40,7 +40,7 @@ from .common import (
     CountingSchedulers,
     Entry,
     MakeAverage,
-    Options,
+    RunOptions,
     check_average,
     make_average,
     make_bindings,
@@ -113,7 +113,7 @@ def schedule(
             f"schedule.ssr={ssr}: it scales max_duration, which is None. Pass the length of the run before scaling."
         )
     _warn_of_arguments(trainer.args, evaluate_averaged)
-    options = Options(
+    options = RunOptions(
         entries=make_bindings(entries),
         max_duration=max_duration,
         count=count,
@@ -215,7 +215,7 @@ def _check_zero(stage: int, optimizer: Optimizer, average: MakeAverage | None) -
 class _CountingCallback(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Trainer, options: Options) -> None:
+    def __init__(self, trainer: Trainer, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None

@@ -1,6 +1,6 @@
 """Where a scheduler is: after a number of its own steps, or at the time of a clock or of another state.
 
-A counter says its position, moves by one step, and saves and loads itself. Each kind counts the scheduler's steps.
+A cursor says its position, moves by one step, and saves and loads itself. Each kind counts the scheduler's steps.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from timesched.ops import host_scalar
 from timesched.types import StateDict
 
 
-class StepCounter:
-    """The counter of a scheduler without a clock. Its position is the number of steps.
+class StepCursor:
+    """The cursor of a scheduler without a clock. Its position is the number of steps.
 
     `steps` is an int, or an int64 tensor if the values are tensors, so that a graph can count.
     """
@@ -57,48 +57,48 @@ class StepCounter:
         """The state of the clock, with the texts of its horizon and length; empty without a `Clock`."""
         return {}
 
-    def read_state(self, state: StateDict, class_name: str) -> StepCounter:
-        """A counter at the moment of a scheduler's saved state. Raises `ValueError` if the state does not say it."""
-        counter = copy.copy(self)
-        counter.steps = require_count(state["last_epoch"], class_name)
-        return counter
+    def read_state(self, state: StateDict, class_name: str) -> StepCursor:
+        """A cursor at the moment of a scheduler's saved state. Raises `ValueError` if the state does not say it."""
+        cursor = copy.copy(self)
+        cursor.steps = require_count(state["last_epoch"], class_name)
+        return cursor
 
-    def load(self, moment: StepCounter) -> None:
+    def load(self, moment: StepCursor) -> None:
         """Go to the moment that `read_state` returned."""
         self.set_steps(int(moment.steps))
 
 
-class StateCounter(StepCounter):
-    """The counter of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
+class StateCursor(StepCursor):
+    """The cursor of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
 
     def position(self, steps_ahead: int = 0) -> Any:
         return self.clock
 
 
-class ClockCounter(StateCounter):
-    """The counter of a scheduler that follows a `Clock`."""
+class ClockCursor(StateCursor):
+    """The cursor of a scheduler that follows a `Clock`."""
 
     def state_dict(self) -> StateDict:
         horizon = self.clock.horizon
         return {"clock": self.clock.state_dict(), "horizon": repr(horizon), "length": str(horizon.max_duration)}
 
-    def read_state(self, state: StateDict, class_name: str) -> StepCounter:
-        counter = super().read_state(state, class_name)
+    def read_state(self, state: StateDict, class_name: str) -> StepCursor:
+        cursor = super().read_state(state, class_name)
         if "clock" not in state:
             raise ValueError(
                 f"{class_name}.clock={self.clock!r}: the state has no clock. Load it into a scheduler without a clock."
             )
-        counter.clock = copy.copy(self.clock)
-        counter.clock.timestamp = self.clock._read_state(state["clock"])
-        counter.clock._explicit_units = read_explicit_units(state["clock"])
-        return counter
+        cursor.clock = copy.copy(self.clock)
+        cursor.clock.timestamp = self.clock._read_state(state["clock"])
+        cursor.clock._explicit_units = read_explicit_units(state["clock"])
+        return cursor
 
-    def load(self, moment: StepCounter) -> None:
+    def load(self, moment: StepCursor) -> None:
         super().load(moment)
         self.clock.go_to(moment.clock.timestamp, moment.clock._explicit_units)  # and refresh all schedulers on it
 
 
-def make_counter(clock: State | None, steps: int) -> StepCounter:
-    """The counter of a scheduler that follows a clock, another state, or no clock."""
-    counter_class = StepCounter if clock is None else ClockCounter if isinstance(clock, Clock) else StateCounter
-    return counter_class(steps, clock)
+def make_cursor(clock: State | None, steps: int) -> StepCursor:
+    """The cursor of a scheduler that follows a clock, another state, or no clock."""
+    cursor_class = StepCursor if clock is None else ClockCursor if isinstance(clock, Clock) else StateCursor
+    return cursor_class(steps, clock)
