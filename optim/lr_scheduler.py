@@ -22,7 +22,7 @@ from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Scheduler, SchedulerOptions
+from .scheduler import Options, Scheduler
 
 __all__ = [
     "ChainedLR",
@@ -134,11 +134,7 @@ class ConstantLR(LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        learning_rate: float,
-        total_iters: Steps | None = None,
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.Constant, learning_rate, total_iters)
 
@@ -173,7 +169,7 @@ class PolynomialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        power: float = 1.0, cycle: bool = False, **options: Unpack[SchedulerOptions],
+        power: float = 1.0, cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.Polynomial, initial_learning_rate, end_learning_rate, total_iters, power,
@@ -212,7 +208,7 @@ class LinearLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        cycle: bool = False, **options: Unpack[SchedulerOptions],
+        cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.Linear, initial_learning_rate, end_learning_rate, total_iters, cycle,
@@ -248,7 +244,7 @@ class ExponentialLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, **options: Unpack[SchedulerOptions],
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.Exponential, initial_learning_rate, total_iters, decay_rate, staircase,
@@ -286,7 +282,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
-        decay_rate: float, staircase: bool = False, **options: Unpack[SchedulerOptions],
+        decay_rate: float, staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.InverseExponentialTimeDecay, initial_learning_rate, step_exponent, total_iters,
@@ -321,7 +317,7 @@ class InverseSquareRootDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_learning_rate, scale, warmup_steps)
 
@@ -354,7 +350,7 @@ class CosineDecayLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.CosineDecay, initial_learning_rate, end_learning_rate, total_iters)
 
@@ -419,7 +415,7 @@ class WarmupStableDecayLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
         initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0, warmup: str = "linear",
-        decay: str = "linear", decay_rate: float = 0.5, **options: Unpack[SchedulerOptions],
+        decay: str = "linear", decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.WarmupStableDecay, learning_rate, total_iters, warmup_iters, decay_iters,
@@ -486,7 +482,7 @@ class PiecewiseConstantLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps],
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.PiecewiseConstant, learning_rates, milestones)
 
@@ -519,7 +515,7 @@ class MultiStepLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps],
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.MultiStep, initial_learning_rate, gamma, milestones)
 
@@ -549,7 +545,7 @@ class StepLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.Step, initial_learning_rate, step_size, gamma)
 
@@ -580,7 +576,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.CosineAnnealing, initial_learning_rate, T_max, eta_min)
 
@@ -611,7 +607,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
     Source: `LambdaLR` of torch, with functions of a tensor.
     """
 
-    def __init__(self, optimizer: Optimizer, initial_learning_rate: float, **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, optimizer: Optimizer, initial_learning_rate: float, **options: Unpack[Options]) -> None:
         self._construct(optimizer, options, formulas.Lambda, initial_learning_rate)
 
 
@@ -646,7 +642,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_learning_rate, T_0, T_mult, eta_min,
@@ -676,11 +672,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        coefficient: float,
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.Multiplicative, initial_learning_rate, coefficient)
 
@@ -753,7 +745,7 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
     def __init__(
         self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: Steps = 2000,
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.Cyclic, base_lr, max_lr, step_size_up, step_size_down, mode, gamma, scale_mode,
@@ -801,7 +793,7 @@ class OneCycleLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, max_lr: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", **options: Unpack[SchedulerOptions],
+        anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.OneCycle, initial_learning_rate, max_lr, total_steps, pct_start,

@@ -42,12 +42,12 @@ STEP_METHODS = (
     "update_last_lr",
 )
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
-DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `SchedulerOptions`
+DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
 _RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "scales", *DEFAULTS))
 
 
-class SchedulerOptions(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """The keyword arguments of all schedulers."""
 
     param_group_tags: Tags
@@ -151,9 +151,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
-    def _construct(
-        self, optimizer: Optimizer, options: SchedulerOptions, formula: type[ClosedForm], *values: object
-    ) -> None:
+    def _construct(self, optimizer: Optimizer, options: Options, formula: type[ClosedForm], *values: object) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes.
 
         `values`: the arguments of the closed form, in the order of its fields.

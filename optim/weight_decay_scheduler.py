@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
-from .scheduler import Scheduler, SchedulerOptions
+from .scheduler import Options, Scheduler
 
 __all__ = [
     "ChainedWD",
@@ -82,7 +82,7 @@ class ConstantWD(WeightDecayScheduler):
     """`ConstantLR` for the weight decay: `val` for `learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, **options: Unpack[SchedulerOptions]
+        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.Constant, val, total_iters)
 
@@ -94,7 +94,7 @@ class PolynomialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
-        cycle: bool = False, **options: Unpack[SchedulerOptions],
+        cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.Polynomial, initial_val, end_val, total_iters, power, cycle)
 
@@ -104,7 +104,7 @@ class LinearWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.Linear, initial_val, end_val, total_iters, cycle)
 
@@ -114,7 +114,7 @@ class ExponentialWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, **options: Unpack[SchedulerOptions],
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.Exponential, initial_val, total_iters, decay_rate, staircase)
 
@@ -124,7 +124,7 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
-        staircase: bool = False, **options: Unpack[SchedulerOptions],
+        staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.InverseExponentialTimeDecay, initial_val, step_exponent, total_iters,
@@ -137,7 +137,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_val, scale, warmup_steps)
 
@@ -148,12 +148,7 @@ class CosineDecayWD(WeightDecayScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        end_val: float,
-        total_iters: Steps,
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.CosineDecay, initial_val, end_val, total_iters)
 
@@ -166,7 +161,7 @@ class WarmupStableDecayWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, val: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
-        decay_rate: float = 0.5, **options: Unpack[SchedulerOptions],
+        decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.WarmupStableDecay, val, total_iters, warmup_iters, decay_iters, initial_val,
@@ -182,11 +177,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
     """`PiecewiseConstantLR` for the weight decay: `vals` for `learning_rates`."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        vals: Sequence[float],
-        milestones: Sequence[Steps],
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.PiecewiseConstant, vals, milestones)
 
@@ -196,7 +187,7 @@ class MultiStepWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps],
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.MultiStep, initial_val, gamma, milestones)
 
@@ -205,12 +196,7 @@ class StepWD(WeightDecayScheduler):
     """`StepLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        step_size: Steps,
-        gamma: float,
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.Step, initial_val, step_size, gamma)
 
@@ -219,12 +205,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
     """`CosineAnnealingLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        T_max: Steps,
-        eta_min: float = 0.0,
-        **options: Unpack[SchedulerOptions],
+        self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.CosineAnnealing, initial_val, T_max, eta_min)
 
@@ -232,7 +213,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
-    def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[Options]) -> None:
         self._construct(optimizer, options, formulas.Lambda, initial_val)
 
 
@@ -241,7 +222,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
 
     def __init__(
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_val, T_0, T_mult, eta_min)
 
@@ -250,7 +231,7 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
     """`MultiplicativeLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
-        self, optimizer: Optimizer, initial_val: float, coefficient: float, **options: Unpack[SchedulerOptions]
+        self, optimizer: Optimizer, initial_val: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
         self._construct(optimizer, options, formulas.Multiplicative, initial_val, coefficient)
 
@@ -265,7 +246,7 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, base_val: float, max_val: float, step_size_up: Steps = 2000,
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.Cyclic, base_val, max_val, step_size_up, step_size_down, mode, gamma,
@@ -279,7 +260,7 @@ class OneCycleWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, max_val: float, total_steps: Steps = 1000,
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
-        anneal_strategy: str = "cos", **options: Unpack[SchedulerOptions],
+        anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self._construct(
             optimizer, options, formulas.OneCycle, initial_val, max_val, total_steps, pct_start, final_div_factor,

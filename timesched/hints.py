@@ -75,7 +75,7 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
 def show_options(cls: Any, defaults: Mapping[str, object]) -> None:
     """Set the signature of a class, which shows `**options: Unpack[...Options]` as arguments by name, with defaults."""
     _, *arguments = inspect.signature(cls.__init__).parameters.values()
-    if arguments and re.fullmatch(r"Unpack\[\w+Options\]", str(arguments[-1].annotation)):
+    if arguments and re.fullmatch(r"Unpack\[\w*Options\]", str(arguments[-1].annotation)):
         kind = inspect.Parameter.KEYWORD_ONLY
         arguments[-1:] = [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
     cls.__signature__ = inspect.Signature(arguments)

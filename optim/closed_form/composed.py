@@ -16,7 +16,7 @@ from timesched.composition import SequenceScheduler
 from timesched.rules import COUNTS
 from timesched.time.units import TimeError
 
-from ..scheduler import Scheduler, SchedulerOptions
+from ..scheduler import Options, Scheduler
 from .formulas import Chain, Steps, as_time
 
 
@@ -25,7 +25,7 @@ class Sequential(Scheduler):
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps], last_epoch: int = -1,
-        **options: Unpack[SchedulerOptions],
+        **options: Unpack[Options],
     ) -> None:  # fmt: skip
         name = type(self).__name__
         options = _resolve_options(self, optimizer, schedulers, options)
@@ -48,7 +48,7 @@ class Sequential(Scheduler):
 class Chained(Scheduler):
     """The product of several schedulers."""
 
-    def __init__(self, schedulers: Sequence[Scheduler], **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, schedulers: Sequence[Scheduler], **options: Unpack[Options]) -> None:
         has_first = isinstance(schedulers, Sequence) and bool(schedulers)  # otherwise `_check_children` raises
         optimizer: Any = getattr(schedulers[0], "optimizer", None) if has_first else None
         options = _resolve_options(self, optimizer, schedulers, options)
@@ -60,13 +60,13 @@ class Chained(Scheduler):
 class ScaledPerGroup(Scheduler):
     """A scheduler, times the factor of each group."""
 
-    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **options: Unpack[Options]) -> None:
         options = _resolve_options(self, optimizer, [scheduler], options)
         self.scheduler, self.scales = scheduler, scheduler.scales + 1
         super().__init__(optimizer, schedule=scheduler.schedule, **options)
 
 
-def _resolve_options(parent: Scheduler, optimizer: Any, schedulers: Any, options: SchedulerOptions) -> SchedulerOptions:
+def _resolve_options(parent: Scheduler, optimizer: Any, schedulers: Any, options: Options) -> Options:
     """The options of a parent. Where they have no tags or no clock, it gets the tags and the clock of its children.
 
     Raises `TypeError` for a child that is not a scheduler of optim, and `ValueError` for children that do not match.
