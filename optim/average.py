@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 
-from timesched.clock import Clock
-from timesched.half_life import half_lives
-from timesched.horizon import Horizon, Position
-from timesched.ops import check_not_in_graph, host_scalar
+from timesched.maths.ops import check_not_in_graph, host_scalar
+from timesched.run.clock import Clock
+from timesched.run.horizon import Horizon, Position
+from timesched.schedulers.half_life import half_lives
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time

@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
 from timesched.binding.owner import Refusal
-from timesched.horizon import Horizon
+from timesched.run.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps

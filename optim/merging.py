@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched import shapes
-from timesched.positions import Span
+from timesched.maths import shapes
+from timesched.maths.positions import Span
 from timesched.rules import read_times
 from timesched.time.units import TimeError
 from timesched.time.value import Time, TimeLike

@@ -19,9 +19,9 @@ from timesched.binding import Bound
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names, show_options
-from timesched.horizon import Horizon, State
-from timesched.ops import host_scalar
-from timesched.schedule import Schedule, schedule_times
+from timesched.maths.ops import host_scalar
+from timesched.run.horizon import Horizon, State
+from timesched.schedulers.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time

@@ -12,17 +12,17 @@ Composer's `State`, or a similar object), and it returns a multiplier. `bind` wr
 """
 
 from timesched import schedulers
-from timesched.batch_size_sampler import BatchSizeSampler
-from timesched.batch_size_schedule import BatchSizeSchedule
+from timesched.batch_size.sampler import BatchSizeSampler
+from timesched.batch_size.schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, ScheduleLR, bind, compile_composer_scheduler
-from timesched.clock import Clock
-from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
-from timesched.half_life import HalfLife, weight_decay_for
-from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
-from timesched.schedule import ComposerScheduler, Schedule
+from timesched.run.clock import Clock
+from timesched.run.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
+from timesched.schedulers.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.schedulers.cycles import *  # noqa: F403
 from timesched.schedulers.decay import *  # noqa: F403
+from timesched.schedulers.half_life import HalfLife, weight_decay_for
 from timesched.schedulers.piecewise import *  # noqa: F403
+from timesched.schedulers.schedule import ComposerScheduler, Schedule
 from timesched.schedulers.warmup import *  # noqa: F403
 from timesched.schedulers.without_warmup import *  # noqa: F403
 from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time

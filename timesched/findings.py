@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from timesched.schedule import Schedule
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import format_number
 
 

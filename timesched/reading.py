@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Any
 
 from timesched import schedulers
-from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
-from timesched.half_life import HalfLife
 from timesched.hints import arguments_of, name_hint
-from timesched.schedule import Schedule
+from timesched.schedulers.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
+from timesched.schedulers.half_life import HalfLife
+from timesched.schedulers.schedule import Schedule
 
 Classes = Mapping[str, type]
 _PASSED_LATER = ("optimizer", "clock")  # the arguments of absolute-value schedulers that no text can name

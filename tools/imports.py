@@ -35,10 +35,22 @@ IMPORTS_FROM = {
     "optim.groups": ("optim.base",),
     "optim.base": ("timesched",),
     "optim.closed_form": ("timesched",),
-    "timesched": (),
+    "timesched": ("timesched.integrations", "timesched.drawing", "timesched.testing"),
+    "timesched.integrations": ("timesched.binding", "timesched.batch_size"),
+    "timesched.drawing": ("timesched.binding",),
+    "timesched.testing": ("timesched.batch_size",),
+    "timesched.binding": ("timesched.schedulers",),
+    "timesched.batch_size": ("timesched.schedulers",),
+    "timesched.schedulers": ("timesched.maths",),
+    "timesched.maths": ("timesched.run",),
+    "timesched.run": ("timesched.time",),
+    "timesched.time": (),
 }
 ELSEWHERE = {  # modules outside of the folder of their layer
     "timesched.__main__": "timesched.cli",
+    **dict.fromkeys(("timesched.fields", "timesched.findings", "timesched.reading"), "timesched.schedulers"),
+    **dict.fromkeys(("timesched.rules", "timesched.hints", "timesched.once", "timesched.types"), "timesched.time"),
+    "timesched.packages": "timesched.time",
     "optim.scheduler": "optim.closed_form",
     "optim.lr_scheduler": "optim.closed_form",
     "optim.weight_decay_scheduler": "optim.closed_form",
@@ -46,11 +58,16 @@ ELSEWHERE = {  # modules outside of the folder of their layer
 
 # Imports within functions and for type checkers that go up or close a circle, with their purpose.
 ON_PURPOSE = {
-    ("timesched.schedule", "timesched.composition"): "Schedule.cooldown returns a schedule that is made of it",
-    ("timesched.schedule", "timesched.drawing.axes"): "Schedule.plot",
-    ("timesched.schedule", "timesched.drawing.lines"): "Schedule.plot, and the picture in a notebook",
-    ("timesched.schedule", "timesched.drawing.svg"): "the picture of a schedule in a notebook",
+    (
+        "timesched.schedulers.schedule",
+        "timesched.schedulers.composition",
+    ): "Schedule.cooldown returns a schedule that is made of it",
+    ("timesched.schedulers.schedule", "timesched.drawing.axes"): "Schedule.plot",
+    ("timesched.schedulers.schedule", "timesched.drawing.lines"): "Schedule.plot, and the picture in a notebook",
+    ("timesched.schedulers.schedule", "timesched.drawing.svg"): "the picture of a schedule in a notebook",
     ("timesched.binding.bound", "timesched.drawing.schedulers"): "the picture of a scheduler in a notebook",
+    ("timesched.binding.bound", "timesched.drawing.svg"): "the picture of a scheduler in a notebook",
+    ("timesched.binding.evaluation", "timesched.integrations.composer_state"): "a scheduler of Composer on a clock",
     ("optim.config.names", "optim"): "a config names any optimizer that `optim` names",
     (
         "timesched.integrations.llmfoundry",

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.ops import where
+from timesched.maths.ops import where
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import Number, rule_table

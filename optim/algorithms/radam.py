@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.ops import where
+from timesched.maths.ops import where
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP

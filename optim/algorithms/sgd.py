@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.ops import where
+from timesched.maths.ops import where
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import SWITCH, Number, is_switched_off, rule_table

@@ -14,7 +14,7 @@ from torch import Tensor
 from timesched import rules
 from timesched.binding.groups import check_own_tags
 from timesched.binding.groups import read_tags as read_tag_list
-from timesched.ops import host_scalar
+from timesched.maths.ops import host_scalar
 from timesched.rules import Rule
 from timesched.types import ParamGroup, Tags
 

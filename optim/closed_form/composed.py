@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from typing_extensions import Unpack
 
 from timesched.binding.groups import select_groups
-from timesched.composition import SequenceScheduler
 from timesched.rules import COUNTS
+from timesched.schedulers.composition import SequenceScheduler
 from timesched.time.units import TimeError
 
 from ..scheduler import Options, Scheduler

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched import ops, shapes
 from timesched.binding.evaluation import Evaluator
-from timesched.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.positions import Counts, Frame, Milestones, Period, Resolved
-from timesched.restarts import check_growth, cycle_progress
-from timesched.schedule import Schedule
+from timesched.maths import ops, shapes
+from timesched.maths.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
+from timesched.maths.positions import Counts, Frame, Milestones, Period, Resolved
+from timesched.maths.restarts import check_growth, cycle_progress
 from timesched.schedulers.decay import check_phases_fit
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 

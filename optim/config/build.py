@@ -15,9 +15,9 @@ from timesched.binding import Bound, bind
 from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
-from timesched.horizon import State
 from timesched.reading import prefix_errors
-from timesched.schedule import Schedule
+from timesched.run.horizon import State
+from timesched.schedulers.schedule import Schedule
 from timesched.time.value import TimeLike
 from timesched.types import Tags
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from timesched.hints import argument_hint, arguments_of
 from timesched.reading import SCHEDULE, Classes, Family
-from timesched.schedule import Schedule
+from timesched.schedulers.schedule import Schedule
 
 from .. import lr_scheduler, weight_decay_scheduler
 from ..scheduler import Scheduler

@@ -13,9 +13,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from timesched.clock import Clock
 from timesched.hints import argument_hint, nearest_names
 from timesched.reading import prefix_errors
+from timesched.run.clock import Clock
 from timesched.time.value import Time
 
 _PLAIN = (str, int, float, bool, type(None))

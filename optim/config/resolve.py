@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from timesched.batch_size_schedule import BatchSizeSchedule
+from timesched.batch_size.schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
-from timesched.clock import Clock
-from timesched.horizon import Horizon, State
 from timesched.reading import SCHEDULE, Family, prefix_errors
-from timesched.schedule import Schedule
+from timesched.run.clock import Clock
+from timesched.run.horizon import Horizon, State
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 

@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from timesched.ops import host_scalar
+from timesched.maths.ops import host_scalar
 
 from ..base.tensor_lists import Columns, Tensors
 

@@ -18,8 +18,8 @@ from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optim
 
 from timesched.findings import FindingWarning
 from timesched.hints import argument_hint, arguments_of, show_options
+from timesched.maths.ops import check_compiler
 from timesched.once import warn_once
-from timesched.ops import check_compiler
 from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 

@@ -33,7 +33,7 @@ def test_closed_form_schedulers():
     assert named("differences/cerebras.md") >= set(STEP_METHODS)
 
 
-@pytest.mark.parametrize("package", [timesched.schedulers, timesched.composition])
+@pytest.mark.parametrize("package", [timesched.schedulers, timesched.schedulers.composition])
 def test_schedules(package):
     schedules = {name for name in vars(package) if name.endswith("Scheduler")}
     assert schedules and named("loop.md") >= schedules

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from optim.closed_form import formulas as f
 from timesched import schedulers as s
-from timesched import shapes
-from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
-from timesched.half_life import HalfLife
-from timesched.horizon import Horizon, Position
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.run.horizon import Horizon, Position
+from timesched.schedulers.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
+from timesched.schedulers.half_life import HalfLife
+from timesched.schedulers.schedule import Schedule
 from timesched.testing import Promise
 from timesched.testing.runs import COUNTED, Run
 from timesched.time.units import Exact, TimeUnit, unit_of

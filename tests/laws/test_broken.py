@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule, shapes
+from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule
 from timesched.fields import time
-from timesched.positions import Milestones, Period, switch
+from timesched.maths import shapes
+from timesched.maths.positions import Milestones, Period, switch
 from timesched.testing import LawBroken, Promise, check_schedule_laws
 
 
@@ -136,7 +137,7 @@ class NotesItsWarmup(Schedule):
     [
         (StretchesItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
         (DecaysInItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
-        (NotesItsWarmup(), "with ratio .* In this run, another phase .* Raise timesched.positions.UnsuitableRun"),
+        (NotesItsWarmup(), "with ratio .* In this run, another phase .* Raise timesched.maths.UnsuitableRun"),
         (NotesItsWarmup(is_scaled=True), r"Read t_warmup with scale=False, .* add a field scale_warmup\.(\n|$)"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.laws.rows import CLOSED_FORMS, DIFFERENT, EQUAL, WITHOUT_SCHEDULE
 from timesched import Horizon
-from timesched.positions import UnsuitableRun
+from timesched.maths.positions import UnsuitableRun
 from timesched.testing.runs import COUNTED, RATIOS, runs
 
 

@@ -11,7 +11,7 @@ import timesched
 from optim.closed_form import formulas
 from optim.closed_form.formulas import ClosedForm
 from tests.laws.rows import CLOSED_FORMS, ROWS
-from timesched.batch_size_schedule import BatchSizeFactor
+from timesched.batch_size.schedule import BatchSizeFactor
 from timesched.testing.laws import LAWS
 from timesched.testing.runs import runs, runs_with_batch_sizes
 from timesched.time.units import TimeUnit

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from timesched import Clock, CosineAnnealingScheduler, LinearScheduler, bind
 from timesched.binding import Bound, BoundLR
-from timesched.horizon import State
+from timesched.run.horizon import State
 
 
 def what_it_takes_and_returns(optimizer: Optimizer, clock: Clock, state: State) -> None:

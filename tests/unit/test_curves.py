@@ -13,8 +13,8 @@ import timesched
 from tests.laws.rows import ROWS
 from tests.optim.compiling import IS_DEEP
 from timesched import *  # noqa: F403  # curves of many schedules are compiled
-from timesched.curves import mix
-from timesched.ops import exponential
+from timesched.maths.curves import mix
+from timesched.maths.ops import exponential
 
 finite = st.floats(-1e6, 1e6)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesched import Horizon, TimeUnit
-from timesched.positions import Frame, Mark, Milestones, Period, nearest_float, stages, switch
+from timesched.maths.positions import Frame, Mark, Milestones, Period, nearest_float, stages, switch
 
 
 @pytest.mark.parametrize(

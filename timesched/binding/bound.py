@@ -28,9 +28,9 @@ from timesched.binding.saved import StateContents, are_close, check_same_values,
 from timesched.binding.target import GroupTarget
 from timesched.binding.warn import PHASE_TEXTS, find_presumed_peak
 from timesched.binding.watch import Watch
-from timesched.clock import Clock
-from timesched.horizon import State
-from timesched.ops import check_compiler, check_not_in_graph
+from timesched.maths.ops import check_compiler, check_not_in_graph
+from timesched.run.clock import Clock
+from timesched.run.horizon import State
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict, Tags
 

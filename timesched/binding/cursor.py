@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from timesched.binding.keys import require_count
-from timesched.clock import Clock, read_explicit_units
-from timesched.horizon import State
-from timesched.ops import host_scalar
+from timesched.maths.ops import host_scalar
+from timesched.run.clock import Clock, read_explicit_units
+from timesched.run.horizon import State
 from timesched.types import StateDict
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from timesched.clock import Clock
-from timesched.horizon import Horizon, State
-from timesched.positions import Frame
-from timesched.schedule import Resolution, Schedule, pass_ratio
+from timesched.maths.positions import Frame
+from timesched.run.clock import Clock
+from timesched.run.horizon import Horizon, State
+from timesched.schedulers.schedule import Resolution, Schedule, pass_ratio
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 

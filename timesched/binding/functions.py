@@ -11,9 +11,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.binding.bound import Bound, BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
-from timesched.clock import Clock
-from timesched.horizon import State
-from timesched.schedule import Schedule
+from timesched.run.clock import Clock
+from timesched.run.horizon import State
+from timesched.schedulers.schedule import Schedule
 from timesched.types import Tags
 
 ScheduleLike = Schedule | Callable[..., float]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.hints import name_hint
-from timesched.ops import host_scalar
+from timesched.maths.ops import host_scalar
 from timesched.time.units import exact_number
 from timesched.types import ParamGroup
 

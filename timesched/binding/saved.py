@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import read_schedules, select_schedules
-from timesched.schedule import schedule_times
+from timesched.schedulers.schedule import schedule_times
 from timesched.time.units import TimeUnit
 
 _CLOSE = 1e-12  # of the larger value: the last bit of a cosine differs between processors

@@ -16,11 +16,11 @@ from timesched.binding.evaluation import read_schedules, schedule_units
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
-from timesched.clock import TICKED, Clock, set_attributes
 from timesched.hints import argument_hint, arguments_of
-from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.reading import find_schedule, read_schedule
-from timesched.schedule import Schedule, ScheduleLike
+from timesched.run.clock import TICKED, Clock, set_attributes
+from timesched.run.horizon import BatchSizes, ConversionFactor
+from timesched.schedulers.schedule import Schedule, ScheduleLike
 from timesched.time.timestamp import TOTALS, Timestamp
 from timesched.time.units import Counter, TimeUnit
 from timesched.time.value import Time, require_time

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from timesched.binding.target import SelectedGroup
 from timesched.findings import FindingWarning, find_long_warmup
-from timesched.horizon import State
-from timesched.schedule import Schedule
+from timesched.run.horizon import State
+from timesched.schedulers.schedule import Schedule
 
 # The texts of `Bound.warn_of_jump`, by the phase of the schedule.
 PHASE_TEXTS = {

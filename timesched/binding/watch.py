@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from timesched.binding.target import GroupTarget
-from timesched.clock import Clock
-from timesched.horizon import State
+from timesched.run.clock import Clock
+from timesched.run.horizon import State
 from timesched.time.units import TimeUnit
 
 # The adapters for trainers in which `bind` does not work, by the modules of the trainers.

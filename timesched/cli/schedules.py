@@ -20,11 +20,11 @@ from optim.config.build import Trial, make_trial
 from optim.config.names import SCHEDULER
 from optim.config.read import read
 from timesched.cli.settings import set_keys
-from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.findings import FindingWarning
 from timesched.reading import SCHEDULE, prefix_errors, read_calls
+from timesched.run.clock import Clock
 
 SCHEDULE_HELP = "a class with its arguments, a config, or an entry of a config: see timesched --help"
 _RUN_KEYS = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")

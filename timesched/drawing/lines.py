@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 
-from timesched.horizon import Horizon
-from timesched.schedule import Schedule, schedule_times
+from timesched.run.horizon import Horizon
+from timesched.schedulers.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import FRACTIONAL_UNITS, Exact, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike

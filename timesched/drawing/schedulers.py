@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from timesched.binding import Bound
 from timesched.binding.groups import read_tags
-from timesched.composition import ProductScheduler
 from timesched.drawing.lines import Source
-from timesched.horizon import Horizon, State
-from timesched.schedule import Schedule
+from timesched.run.horizon import Horizon, State
+from timesched.schedulers.composition import ProductScheduler
+from timesched.schedulers.schedule import Schedule
 
 
 def sources(scheduler: object, run: Horizon | State | None = None) -> list[Source]:

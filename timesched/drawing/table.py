@@ -11,7 +11,7 @@ from fractions import Fraction
 from html import escape
 
 from timesched.drawing.lines import Source, axis, run_length
-from timesched.horizon import Horizon
+from timesched.run.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact_number
 from timesched.time.value import Time, TimeLike
 

@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor
 
-from timesched.batch_size_sampler import find_sampler
+from timesched.batch_size.sampler import find_sampler
 from timesched.binding.bound import OnChange
-from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor
+from timesched.run.clock import Clock
+from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
 
 from .common import Binding, CountingSchedulers, Entry, MakeAverage, add_counts, make_average

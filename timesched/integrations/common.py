@@ -21,8 +21,8 @@ from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import read_schedules
 from timesched.binding.functions import ScheduleLike
 from timesched.binding.keys import Key
-from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor, State
+from timesched.run.clock import Clock
+from timesched.run.horizon import BatchSizes, ConversionFactor, State
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, TimeLike

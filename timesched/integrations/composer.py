@@ -19,10 +19,10 @@ from timesched.binding import Bound
 from timesched.binding.evaluation import qualified_name
 from timesched.binding.groups import named_values
 from timesched.binding.keys import Key
-from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor, Horizon
 from timesched.rules import read_ratio
-from timesched.schedule import Schedule
+from timesched.run.clock import Clock
+from timesched.run.horizon import BatchSizes, ConversionFactor, Horizon
+from timesched.schedulers.schedule import Schedule
 from timesched.types import StateDict
 
 from .common import Average, Binding, MakeAverage, Schedulers, check_average, make_average

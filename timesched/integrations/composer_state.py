@@ -9,7 +9,7 @@ from typing import Any
 
 from composer.core import Time, Timestamp
 
-from timesched.clock import Clock
+from timesched.run.clock import Clock
 from timesched.time.units import TimeUnit
 
 
@@ -17,7 +17,7 @@ def call_on_clock(scheduler: Any, units: set[TimeUnit], clock: Clock, *positiona
     """Call a scheduler written for Composer with the state of a clock, and return its value.
 
     `units`: receives the units of the counters that the scheduler reads. The rest passes the scale-schedule ratio, as
-    `timesched.schedule.pass_ratio` says.
+    `timesched.schedulers.schedule.pass_ratio` says.
 
     Raises `ValueError` if Composer cannot convert or compare the scheduler's times, or if the length of the run is not
     a whole count. Raises `AttributeError` if the scheduler reads more of the state than a clock has. Other errors are

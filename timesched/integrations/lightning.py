@@ -19,10 +19,10 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.batch_size_sampler import find_sampler
+from timesched.batch_size.sampler import find_sampler
 from timesched.binding.bound import OnChange
-from timesched.clock import Clock
-from timesched.horizon import BatchSizes, ConversionFactor
+from timesched.run.clock import Clock
+from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
 from timesched.types import StateDict

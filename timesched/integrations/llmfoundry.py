@@ -17,7 +17,7 @@ from composer.optim.scheduler import ComposerScheduler
 
 from timesched import schedulers
 from timesched.packages import check_optim
-from timesched.schedule import Schedule
+from timesched.schedulers.schedule import Schedule
 
 
 def _derive_class(cls: type[Schedule]) -> type[Schedule]:

@@ -11,11 +11,11 @@ from transformers import Trainer
 
 from timesched.binding import Bound
 from timesched.binding.bound import OnChange
-from timesched.clock import Clock
 from timesched.hints import argument_hint
-from timesched.horizon import State
 from timesched.packages import check_optim
 from timesched.reading import prefix_errors, read_schedule
+from timesched.run.clock import Clock
+from timesched.run.horizon import State
 
 from .common import Binding, MakeAverage
 from .transformers import schedule

@@ -24,8 +24,8 @@ except ImportError:  # torchtitan 0.3
 from timesched.binding import Bound
 from timesched.binding.evaluation import schedule_units
 from timesched.binding.groups import require_groups, select_groups
-from timesched.clock import Clock
 from timesched.rules import make_list
+from timesched.run.clock import Clock
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict
 

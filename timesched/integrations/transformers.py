@@ -23,12 +23,12 @@ from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerC
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.trainer_utils import has_length
 
-from timesched.batch_size_sampler import find_sampler
+from timesched.batch_size.sampler import find_sampler
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import schedule_units
-from timesched.clock import Clock
-from timesched.horizon import ConversionFactor
-from timesched.rank_counts import has_several_ranks
+from timesched.run.clock import Clock
+from timesched.run.horizon import ConversionFactor
+from timesched.run.rank_counts import has_several_ranks
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike

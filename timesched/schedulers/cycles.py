@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timesched import shapes
-from timesched.curves import decay
 from timesched.fields import choice, flag, number, time
-from timesched.positions import Frame, Period, Resolved, Span
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.curves import decay
+from timesched.maths.positions import Frame, Period, Resolved, Span
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError, exact_number
 from timesched.time.value import TimeLike
 

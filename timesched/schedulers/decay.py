@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from timesched import shapes
-from timesched.curves import inverse_root_decay, power_law, rex
 from timesched.fields import choice, flag, number, time
-from timesched.ops import Value
-from timesched.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.curves import inverse_root_decay, power_law, rex
+from timesched.maths.ops import Value
+from timesched.maths.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
+from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text
 from timesched.time.value import TimeLike

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from timesched import shapes
 from timesched.fields import choice, number, time
-from timesched.positions import Frame, Resolved, UnsuitableRun
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.positions import Frame, Resolved, UnsuitableRun
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError
 from timesched.time.value import Time
 

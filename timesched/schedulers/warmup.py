@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from timesched import shapes
 from timesched.fields import flag, number, time, times
-from timesched.positions import Frame, Mark, Resolved, Span, switch
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.positions import Frame, Mark, Resolved, Span, switch
+from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timesched import shapes
 from timesched.fields import number, time, times
-from timesched.ops import where
-from timesched.positions import Frame, Milestones, Resolved
-from timesched.restarts import check_growth, cycle_progress
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.ops import where
+from timesched.maths.positions import Frame, Milestones, Resolved
+from timesched.maths.restarts import check_growth, cycle_progress
+from timesched.schedulers.schedule import Schedule
 from timesched.time.value import TimeLike
 
 __all__ = [

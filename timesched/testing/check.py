@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from timesched.schedule import Schedule, ScheduleLike, schedule_times
 from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
+from timesched.schedulers.schedule import Schedule, ScheduleLike, schedule_times
 from timesched.testing.laws import LAWS, Law, LawBroken, Promise, PromiseAt, check_ratio, evaluate
 from timesched.testing.runs import COUNTED, Run, runs
 from timesched.time.value import Time

@@ -21,9 +21,9 @@ import torch
 from hypothesis import assume, reject
 from hypothesis import strategies as st
 
-from timesched.horizon import Horizon, Position
-from timesched.positions import UnsuitableRun
-from timesched.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
+from timesched.maths.positions import UnsuitableRun
+from timesched.run.horizon import Horizon, Position
+from timesched.schedulers.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -140,7 +140,7 @@ _READ_UNSCALED = (
     "Read t_warmup with scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup."
 )
 _OVERLAP = (
-    "another phase of the schedule begins before the warmup ends. Raise timesched.positions.UnsuitableRun in resolve "
+    "another phase of the schedule begins before the warmup ends. Raise timesched.maths.UnsuitableRun in resolve "
     "for such a run, or let the phase begin later."
 )
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.batch_size_schedule import BatchSizeSchedule
-from timesched.horizon import Horizon
+from timesched.batch_size.schedule import BatchSizeSchedule
+from timesched.run.horizon import Horizon
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit
 from timesched.time.value import Time

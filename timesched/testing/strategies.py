@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.horizon import Horizon
+from timesched.run.horizon import Horizon
 from timesched.time.timestamp import FIELDS, WALL_CLOCKS, Timestamp
 from timesched.time.units import FRACTIONAL_UNITS, TimeUnit
 from timesched.time.value import Time

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tests.optim._distributed import averages, checkpoints, experts, low_precision, muon, training
 from tests.optim._distributed.common import BY_OPTIMIZER, CASES, SAVED, SAVING, WHOLE_TENSOR
 from tests.torchrun import Report, start_ranks
-from timesched.ops import COMPILES
+from timesched.maths.ops import COMPILES
 
 Check = Callable[..., None]
 SOME = ("AdamW", *WHOLE_TENSOR)

@@ -16,7 +16,7 @@ from tests.optim.schedulers.building import RATES, name_of
 from tests.optim.schedulers.building import make as make_scheduler
 from tests.optim.schedulers.rows import EXAMPLES, Nested
 from timesched import Clock, LinearScheduler, bind
-from timesched.schedule import Schedule
+from timesched.schedulers.schedule import Schedule
 
 TRAINER = """
 trainer:

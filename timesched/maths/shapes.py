@@ -14,9 +14,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from timesched import curves, ops
-from timesched.ops import Value
-from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
+from timesched.maths import curves, ops
+from timesched.maths.ops import Value
+from timesched.maths.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched import ops
-from timesched.ops import Value
-from timesched.positions import EXACT_TYPES, Counts, Frame, Points, Resolved, split
+from timesched.maths import ops
+from timesched.maths.ops import Value
+from timesched.maths.positions import EXACT_TYPES, Counts, Frame, Points, Resolved, split
 from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 

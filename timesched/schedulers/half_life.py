@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from timesched import fields, shapes
-from timesched.curves import decay
-from timesched.horizon import BatchSizes, Horizon, State
-from timesched.positions import Frame, Milestones, Resolved
+from timesched import fields
+from timesched.maths import shapes
+from timesched.maths.curves import decay
+from timesched.maths.positions import Frame, Milestones, Resolved
 from timesched.rules import read_positive
-from timesched.schedule import Schedule
+from timesched.run.horizon import BatchSizes, Horizon, State
+from timesched.schedulers.schedule import Schedule
 from timesched.time.units import Exact, TimeUnit, unit_of
 from timesched.time.value import TimeLike
 

@@ -10,11 +10,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from timesched import shapes
 from timesched.fields import number
-from timesched.horizon import BatchSizes, Horizon, State, check_counted
-from timesched.positions import Frame, Milestones, Resolved
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.positions import Frame, Milestones, Resolved
+from timesched.run.horizon import BatchSizes, Horizon, State, check_counted
+from timesched.schedulers.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, require_time

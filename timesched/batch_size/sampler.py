@@ -10,8 +10,8 @@ from typing import Protocol
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from timesched.batch_size_schedule import BatchSizeSchedule, check_divisor, check_positive_int
-from timesched.horizon import Horizon, State
+from timesched.batch_size.schedule import BatchSizeSchedule, check_divisor, check_positive_int
+from timesched.run.horizon import Horizon, State
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit, unit_of
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from timesched import ops
-from timesched.ops import Value
+from timesched.maths import ops
+from timesched.maths.ops import Value
 
 
 def mix(share: Value, start: float, end: float) -> Value:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched import ops
-from timesched.horizon import Horizon, Position
-from timesched.ops import Value
+from timesched.maths import ops
+from timesched.maths.ops import Value
+from timesched.run.horizon import Horizon, Position
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from timesched import shapes
 from timesched.fields import choice, flag, number, time, times
-from timesched.horizon import Horizon
-from timesched.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
-from timesched.schedule import Schedule
+from timesched.maths import shapes
+from timesched.maths.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
+from timesched.run.horizon import Horizon
+from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import TimeError
 from timesched.time.value import TimeLike

@@ -14,8 +14,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from timesched.hints import check_argument_names
-from timesched.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
-from timesched.positions import Frame, Mark, Resolved, resolve_in_unit
+from timesched.maths.positions import Frame, Mark, Resolved, resolve_in_unit
+from timesched.run.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, EpochCounter, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
@@ -23,7 +23,7 @@ from timesched.time.value import Time, TimeLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from timesched.composition import CooldownScheduler
+    from timesched.schedulers.composition import CooldownScheduler
 
 
 # What trainers read of a scheduler that they get.
@@ -242,7 +242,7 @@ class Schedule:
         >>> [round(branch.at(t, Horizon("100ba")), 15) for t in ("5ba", "7ba", "9ba")]
         [0.5, 0.25, 0.0]
         """
-        from timesched.composition import CooldownScheduler  # which is made of this class
+        from timesched.schedulers.composition import CooldownScheduler  # which is made of this class
 
         if not hasattr(at, "timestamp"):
             raise TypeError(f"at={at!r}: the value is not a moment of a run. Pass a Clock at that moment.")

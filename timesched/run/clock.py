@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from timesched import events
-from timesched.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
-from timesched.listeners import Listeners
-from timesched.rank_counts import check_initialized, count_batch, has_several_ranks, read_count
 from timesched.rules import read_positive
+from timesched.run import events
+from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
+from timesched.run.listeners import Listeners
+from timesched.run.rank_counts import check_initialized, count_batch, has_several_ranks, read_count
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of
 from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from timesched.horizon import BatchSizes, Horizon
+from timesched.run.horizon import BatchSizes, Horizon
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 

@@ -1,0 +1,1 @@
+"""Batch sizes that change during a run."""

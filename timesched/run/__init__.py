@@ -1,0 +1,1 @@
+"""A run: its length and conversion factors, its clock, events, and counts over ranks."""
