@@ -14,6 +14,6 @@ if importlib.util.find_spec("composer") is not None:
     packages = [*Path("optim").iterdir(), *Path("timesched").iterdir()]
     collect_ignore += [str(path) for path in packages if path.name != "integrations"]
     # Its torch is older than those that compile a step.
-    collect_ignore += ["docs/compiling.md", "docs/optimizers.md", "docs/tutorials/one_graph.md"]
+    collect_ignore += ["docs/compiling.md", "docs/optimizers.md"]
     # The laws take seconds, and no torch changes them: the newest torch runs this page.
     collect_ignore += ["docs/tutorials/property_tests.md"]
