@@ -45,7 +45,7 @@ QUERIES = {
     "one cycle": r"OneCycle|onecycle",
     "muon": r"muon",
     "AdamW": r"AdamW",
-    "resume": r"checkpoints|resuming",
+    "resume": r"checkpoints",
     "checkpoint": r"checkpoints",
     "weight decay": r"weight_decay|groups|loop",
     "tokens": r"loop.html#times|reference/time",
