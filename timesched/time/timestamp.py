@@ -108,7 +108,7 @@ class Timestamp(Ordered):
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
         values = locals()
-        numbers = [read_field(name, _ZERO if values[name] is None else values[name]) for name in FIELDS]
+        numbers = [0 if values[name] is None else read_field(name, values[name]) for name in FIELDS]
         _set_numbers(self, tuple(numbers))
 
     @classmethod
