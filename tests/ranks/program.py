@@ -106,6 +106,8 @@ def a_clock_that_counts_alone_says_so_once() -> None:
     (words,) = said(linear, "9999tok", given=5)
     assert "process_group=True" in words and "process_group=False" in words and "tokens" in words
     assert len(said(linear, "60sec")) == 1
+    (words,) = said([linear, timesched.LinearScheduler(t_max="9ba")], "9999tok", given=5)
+    assert "the ranks may differ in tokens. Make" in words  # and not in batches, which the schedule also reads
     assert not said(linear, "9999tok", given=5, process_group=False)
     assert not said(linear, "9999tok", given=5, process_group=True)
     assert not said(linear, "9999tok", samples_per_batch=2, tokens_per_sample=3)  # the same on every rank

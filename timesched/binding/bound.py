@@ -21,11 +21,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.cursor import StepCursor, make_cursor
 from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
-from timesched.binding.groups import read_tags
+from timesched.binding.groups import named_values, read_tags
 from timesched.binding.keys import Key, is_finite_number, require_count
 from timesched.binding.owner import Refusal, add_scheduler, find_owners
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
-from timesched.binding.target import GroupTarget
+from timesched.binding.target import GroupTarget, SelectedGroup
 from timesched.binding.warn import PHASE_TEXTS, find_presumed_peak
 from timesched.binding.watch import Watch
 from timesched.maths.ops import check_compiler, check_not_in_graph
@@ -66,15 +66,7 @@ class Bound:
         on_change: str = "same",
         scales: int | None = None,
     ) -> None:
-        name = type(self).__name__
-        if on_change not in ("same", "new"):
-            raise ValueError(f"{name}.on_change={on_change!r}: the option does not exist. Pass 'same' or 'new'.")
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{name}.optimizer={optimizer!r}: it is not a torch.optim.Optimizer. Pass an optimizer.")
-        if clock is not None and not hasattr(clock, "timestamp"):
-            raise TypeError(
-                f"{name}.clock={clock!r}: it is not a clock. Pass a timesched.Clock, or a state with timestamp."
-            )
+        _check_arguments(type(self).__name__, optimizer, clock, on_change)
         if not getattr(schedule, "relative", True):
             self.relative = False
         self.tags = tags if tags is None or isinstance(tags, str) else read_tags(tags)
@@ -94,13 +86,11 @@ class Bound:
         self._watch: Watch | None = None  # until the second step
         for owner in find_owners(optimizer):
             with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
-                owner._target.find_again()  # and write the initial values that a load of the optimizer has removed
+                owner._target.follow_groups()  # and write the initial values that a load of the optimizer has removed
         selection = self._target.extended_selection()
         presumed_peak = find_presumed_peak(optimizer, selection) if multiplies_lr else None
         value = self._value()
-        self._check_finite([selected.base_value * value for selected in selection])
-        self._target.adopt(selection)
-        self.hold_tensors()
+        self._adopt(selection, value)
         self._write(value)
         self._take_ownership()  # last: a constructor that raises changes no other scheduler
         self._watch = self._make_watch(presumed_peak)
@@ -162,22 +152,23 @@ class Bound:
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
         if not self._target.is_ready():
-            self._check_access()
+            self._follow_groups()
             self._add_new_groups()
             if self._target.may_be_lazy and not is_compiling():  # its device may have the parameters
                 self.hold_tensors()
 
-    def _check_access(self) -> None:
-        """Raise `ValueError` if it may not write, or if its groups were removed or replaced.
+    def _follow_groups(self) -> None:
+        """Follow the selected groups into new dicts of the optimizer, so that a step can write.
 
-        Raises `RuntimeError` in a graph that cannot evaluate the schedule or write the value.
+        Raises `ValueError` if it may not write, or if its groups were removed or replaced. Raises `RuntimeError` in a
+        graph that cannot evaluate the schedule or write the value.
         """
         name, target = type(self).__name__, self._target
         if target.refusal is not None:
             reason = target.refusal.value.format(cause=target.cause)
             raise ValueError(f"{name}.key={self.key!r}: {self._describe()} {reason}")
         if not is_compiling():
-            target.find_again()
+            target.follow_groups()
         elif self.clock is not None:
             check_not_in_graph(
                 "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
@@ -236,7 +227,7 @@ class Bound:
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
         if not is_compiling():
-            self._target.find_again()
+            self._target.follow_groups()
         return self._target.values()
 
     def named_values(self) -> dict[str, float]:
@@ -250,8 +241,8 @@ class Bound:
         >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
         {'lr': 0.2, 'lr/head': 0.2}
         """
-        self._target.find_again()
-        return self._target.named_values()
+        self._target.follow_groups()
+        return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     # The names in torch. Those that are plain attributes in torch are typed as `Any`.
     get_lr = get
@@ -296,12 +287,15 @@ class Bound:
         if self._target.has_new_groups():
             check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
             self._check_single_owner()
-            selection, value = self._target.extended_selection(), self._value()
-            self._check_finite([selected.base_value * value for selected in selection])
-            self._target.adopt(selection)
-            self.hold_tensors()
+            self._adopt(self._target.extended_selection(), self._value())
             self._accept_groups()
-            self._check_access()
+            self._follow_groups()
+
+    def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
+        """Write into these groups from now on. Raises `ValueError` before, if `value` gives one no finite number."""
+        self._check_finite([selected.base_value * value for selected in selection])
+        self._target.adopt(selection)
+        self.hold_tensors()
 
     def _check_single_owner(self) -> None:
         """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
@@ -398,7 +392,7 @@ class Bound:
 
     def read_state(self, state: StateDict) -> StateContents:
         """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
-        self._check_access()
+        self._follow_groups()
         name, target, cursor = type(self).__name__, self._target, self._cursor
         check_saved_state(state, name, target.identity(), self.relative)
         base_values = target.read_base_values(state["base"], name) if self.relative else None
@@ -442,7 +436,7 @@ class Bound:
 
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
-        # A shallow copy has its own.
+        # A shallow copy has its own cursor, target and watch.
         self._cursor, self._target = copy.copy(self._cursor), copy.copy(self._target)
         self._watch = copy.copy(self._watch)
         self._take_ownership()
@@ -472,11 +466,23 @@ class Bound:
     def optimizer_has_loaded(self) -> None:
         """Forget what was written. An optimizer that keeps its groups in a load calls this."""
         if self._watch is not None:
-            self._watch.drop_values()
+            self._watch.written = []
 
     def units(self) -> set[TimeUnit]:
         """The units that the schedules read on the clock. The units of a user's function are not known."""
         return set() if self.clock is None else schedule_units(self.schedule, self.clock)
+
+
+def _check_arguments(name: str, optimizer: object, clock: object, on_change: str) -> None:
+    """Raise `TypeError` or `ValueError` for an argument of the wrong kind. `name` is the name of the class."""
+    if on_change not in ("same", "new"):
+        raise ValueError(f"{name}.on_change={on_change!r}: the option does not exist. Pass 'same' or 'new'.")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{name}.optimizer={optimizer!r}: it is not a torch.optim.Optimizer. Pass an optimizer.")
+    if clock is not None and not hasattr(clock, "timestamp"):
+        raise TypeError(
+            f"{name}.clock={clock!r}: it is not a clock. Pass a timesched.Clock, or a state with timestamp."
+        )
 
 
 class BoundLR(Bound, LambdaLR):

@@ -74,8 +74,10 @@ class Evaluator:
             self.value = schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
             return
         functions = [_make_function(item, clock, ssr) for item in read_schedules(schedule)]
-        is_product = len(functions) > 1
-        self.value = (lambda clock: math.prod(f(clock) for f in functions)) if is_product else functions[0]
+        if len(functions) == 1:
+            self.value = functions[0]
+        else:
+            self.value = lambda clock: math.prod(function(clock) for function in functions)
 
     def __reduce__(self) -> tuple[object, ...]:  # a copy makes its own function, since functions are not copied
         return Evaluator, (self.schedule, self.clock, self.ssr)
@@ -105,7 +107,10 @@ def _make_function(
 
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
-    """A schedule as a function of a clock. It is resolved again when the clock has another horizon."""
+    """A schedule as a function of a clock. It is resolved again when the clock has another horizon.
+
+    `Schedule._resolution` keeps the last resolution, too. This function asks for the horizon alone, which is faster.
+    """
     horizon: Horizon | None = None
     resolution: Resolution
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from torch.optim import Optimizer
@@ -13,10 +13,8 @@ from timesched.binding.evaluation import read_schedules
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.run.clock import Clock
 from timesched.run.horizon import State
-from timesched.schedulers.schedule import Schedule
+from timesched.schedulers.schedule import ScheduleLike
 from timesched.types import Tags
-
-ScheduleLike = Schedule | Callable[..., float]
 
 
 @overload

@@ -36,18 +36,13 @@ def select_groups(groups: Iterable[ParamGroup], tags: Tags) -> list[int]:
     return indices
 
 
-def require_groups(
-    groups: Sequence[ParamGroup],
-    tags: Tags,
-    name: str = "tags",
-    advice: str = "Pass tags of the groups, or None for all groups.",
-) -> list[int]:
+def require_groups(groups: Sequence[ParamGroup], tags: Tags, name: str = "tags") -> list[int]:
     """The indices of the groups that have one of `tags`, as `select_groups`. Raises `ValueError` if there are none.
 
-    It also raises if no group has a tag that is excluded. `name` is the argument that the message names, and `advice`
-    its last sentence.
+    It also raises if no group has a tag that is excluded. `name` is the argument that the message names.
     """
     indices = select_groups(groups, tags)
+    advice = "Pass tags of the groups, or None for all groups."
     for tag in sorted(excluded_tags(tags)):
         if not any(tag in group_tags(group) for group in groups):
             raise ValueError(
@@ -124,9 +119,7 @@ def read_factor(group: ParamGroup, key: str, group_name: str) -> float:
 
 def describe_tags(groups: Iterable[ParamGroup]) -> str:
     """The tags of the groups, as a text for messages."""
-    tags: set[Hashable] = set()
-    for group in groups:
-        tags |= group_tags(group)
+    tags = set[Hashable]().union(*map(group_tags, groups))
     return f"the tags are {', '.join(sorted(map(repr, tags)))}" if tags else "no group has any"
 
 

@@ -48,7 +48,7 @@ class Key:
                     f"Pass another index, or a key without an index."
                 )
             value = value[self.index]
-        if read_number(value) is None:
+        if not has_number(value):
             is_tuple = isinstance(value, (tuple, list)) and len(value) > 0
             advice = f"pass one of its elements, as in '{self.key}[0]'" if is_tuple else "pass another key"
             raise ValueError(
@@ -91,7 +91,7 @@ def _key_names(group: ParamGroup) -> list[str]:
     for key, value in sorted(group.items()):
         if isinstance(value, (tuple, list)) and key != "params":
             names += [f"{key}[{i}]" for i, _ in enumerate(value)]
-        elif read_number(value) is not None:
+        elif has_number(value):
             names.append(key)
     return names
 
@@ -109,15 +109,13 @@ def fill(old: Tensor, value: float | Tensor) -> None:
         view.fill_(value)  # a copy from the host would wait for the GPU
 
 
-def read_number(value: object) -> float | None:
-    """The finite number that a value is, or that a tensor with one float holds; None for anything else."""
+def has_number(value: object) -> bool:
+    """Whether a value is a finite number, or a tensor with one float, which is finite. A tensor is read."""
     if isinstance(value, Tensor):
         is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
         value = value.item() if is_float else None
     largest = sys.float_info.max  # an int may be larger
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= largest:
-        return None
-    return float(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= largest
 
 
 def is_finite_number(value: object) -> bool:

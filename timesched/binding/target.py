@@ -1,8 +1,8 @@
 """What a scheduler writes: one key in the selected parameter groups of an optimizer.
 
-A target selects its groups, finds them again, reads them, and writes all values or none. It keeps their initial values.
-It knows whether its scheduler may write. The scheduler, its cursor and its saved state know nothing of parameter
-groups.
+A target selects its groups, follows them into new dicts, reads them, and writes all values or none. It keeps their
+initial values. It knows whether its scheduler may write. The scheduler, its cursor and its saved state know nothing of
+parameter groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from timesched.binding.groups import (
     APPLIED_FACTOR,
     group_tags,
     learning_rate_factor,
-    named_values,
     read_factor,
     read_tags,
     require_groups,
@@ -182,8 +181,8 @@ class GroupTarget:
 
     # Groups that are selected already
 
-    def find_again(self) -> None:
-        """Find the selected groups again, since the optimizer may have replaced their dicts.
+    def follow_groups(self) -> None:
+        """Follow the selected groups into new dicts of the optimizer, and write the initial values that these lack.
 
         A group is the same as long as its dict is the same object, or its parameters are, one by one. An optimizer that
         loads a state makes new dicts around the old lists, and a parameter wrapper puts new lists into the old dicts.
@@ -204,7 +203,7 @@ class GroupTarget:
                 )
         for selected in self.selected:
             selected.group = groups[selected.index]
-        self.keep_initial_values()  # into new dicts that lack them
+        self.keep_initial_values()
 
     def values(self) -> list[Any]:
         """The value in each group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
@@ -217,10 +216,6 @@ class GroupTarget:
         for selected in self.selected:
             values[selected.index] = selected.base_value * value
         return values
-
-    def named_values(self) -> dict[str, float]:
-        """The value in each selected group, by its name for logs."""
-        return named_values(self.optimizer.param_groups, [(self.key.name, i) for i in self.indices])
 
     def values_on_host(self) -> list[tuple[ParamGroup, float | None]]:
         """Each selected group with its value. None for a tensor of a device, which is not read."""

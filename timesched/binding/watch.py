@@ -29,10 +29,6 @@ class Watch:
         """Note the values in the groups after a write, with the groups. No tensor of a device is read."""
         self.written = target.values_on_host()
 
-    def drop_values(self) -> None:
-        """Forget the values, since the optimizer has loaded others."""
-        self.written = []
-
     def find_mistakes(self, text: str, target: GroupTarget, units: Callable[[], set[TimeUnit]]) -> list[str]:
         """The texts of the mistakes that show before the first step, or before the second.
 
@@ -53,12 +49,12 @@ class Watch:
                 f"The clock of this {text} has not moved in two steps. Call clock.tick() after each step of the "
                 f"optimizer, before scheduler.step().{advice} See docs/troubleshooting.md."
             )
-        alone = self.clock._rank_local_units()
-        read_units = units() if alone else set()
-        if not alone.isdisjoint(read_units):
+        rank_local = self.clock._rank_local_units()
+        differing = rank_local & units() if rank_local else rank_local
+        if differing:
             yield (
                 f"The clock of this {text} counts each rank alone, and the ranks may differ in "
-                f"{' and '.join(sorted(unit.name.lower() + 's' for unit in read_units))}. Make the clock with "
+                f"{' and '.join(sorted(unit.name.lower() + 's' for unit in differing))}. Make the clock with "
                 f"process_group=True, which sums the counts, or with process_group=False if tick() gets the sums."
             )
 

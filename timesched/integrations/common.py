@@ -19,10 +19,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from timesched.binding import Bound, bind
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import read_schedules
-from timesched.binding.functions import ScheduleLike
 from timesched.binding.keys import Key
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor, State
+from timesched.schedulers.schedule import ScheduleLike
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, TimeLike
