@@ -47,7 +47,7 @@ class Built:
     schedulers: list[Any]
     clock: Any = None
     config: dict[str, Any] = field(default_factory=dict, repr=False)
-    _caption: str = field(default="", repr=False)  # below the table
+    _note: str = field(default="", repr=False)  # below the table
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
@@ -78,7 +78,7 @@ class Built:
         lines = []
         for scheduler in self.schedulers:
             lines += sources(scheduler, self.clock)
-        return replace(values_table(lines, every), caption=self._caption)
+        return replace(values_table(lines, every), note=self._note)
 
 
 def configure_optimizer(optimizer_type: str, params: ParamsT, **kwargs: object) -> Optimizer:
@@ -255,8 +255,8 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     if not plan.problems:
         check_learning_rates(plan, grouped, schedulers)
     plan.problems.raise_all()
-    caption = _describe_weight_decay(grouped, schedulers)
-    return Built(grouped.optimizer, list(schedulers.values()), plan.clock, config, caption)
+    note = _describe_weight_decay(grouped, schedulers)
+    return Built(grouped.optimizer, list(schedulers.values()), plan.clock, config, note)
 
 
 def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ _MAX_ROWS = 100_000  # rows
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers and texts, each as long as the header. `str` gives columns, with the caption below.
+    """Rows of numbers and texts, each as long as the header. `str` gives columns, with the note below.
 
     `texts`: the columns that are aligned to the left, by their names. All others are aligned to the right.
 
@@ -32,7 +32,7 @@ class Table:
 
     header: tuple[str, ...]
     rows: list[tuple[object, ...]]
-    caption: str = ""
+    note: str = ""
     texts: tuple[str, ...] = ()
 
     def csv(self) -> str:
@@ -54,13 +54,13 @@ class Table:
             width = max(map(len, [name, *cells]))
             columns.append([cell.ljust(width) if name in self.texts else cell.rjust(width) for cell in [name, *cells]])
         lines = ["  ".join(row).rstrip() for row in zip(*columns)]
-        return "\n".join([*lines, self.caption] if self.caption else lines)
+        return "\n".join([*lines, self.note] if self.note else lines)
 
     def _repr_html_(self) -> str:
         head = _html_row(self.header, "th")
         body = "".join(_html_row(row, "td") for row in self._formatted_rows())
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+        note = f"<caption>{escape(self.note)}</caption>" if self.note else ""
+        return f"<table>{note}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:
