@@ -1,4 +1,4 @@
-"""A step that is prepared once: what the kinds of tensors and hyperparameters decide, for all steps with these kinds.
+"""A prepared step: it keeps what the kinds of tensors and hyperparameters decide, for all steps with these kinds.
 
 The kinds decide which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares
 them, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
@@ -9,12 +9,14 @@ The kinds that it compares:
 
 * of parameters and states: the keeper drops the prepared step when they change (state/keeper.py).
 * of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides.
-* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False.
+* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False;
+* of the optimizer: `enable_global_step`.
 
 These steps are not prepared, but planned each time:
 
 * with a hyperparameter that is a tensor, or anything else than numbers, switches and None;
-* with several algorithms (Muon), a precision option, or parameters that are complex or distributed;
+* with several algorithms or work that ranks share (Muon), or with parameters that are complex or distributed;
+* of bfloat16 parameters with a precision option, or of any parameters with `state_dtype`;
 * of a group whose tensors differ in dtype or device, or are not all contiguous; on devices other than the CPU and CUDA;
 * compiled steps.
 """
@@ -51,7 +53,7 @@ class PreparedGroup:
 
     def make_work(self, group: ParamGroup, states: list[State]) -> Work | None:
         """The work of a step, whose gradients are not checked yet. None if the group is of another kind."""
-        params = group["params"]
+        params = list(group["params"])  # a user may have put another iterable there, and kernels need lists
         if len(params) != self.size or group.keys() != self._keys:
             return None
         numbers = _read_numbers(group, self._names)
@@ -78,10 +80,12 @@ class PreparedStep(NamedTuple):
 
     groups: list[tuple[PreparedGroup, Route | None]]  # with the route of its work; None without a gradient
     gradient_guards: Any  # compares the gradients of all groups
+    enable_global_step: bool  # the optimizer's attribute, which decides about the state `step`
 
-    def make_works(self, param_groups: list[ParamGroup], states: list[State]) -> list[tuple[Work, Route]] | None:
+    def make_works(self, optimizer: Any, states: list[State]) -> list[tuple[Work, Route]] | None:
         """The works of a step with their routes, or None if a kind differs. `states`: of all parameters, in order."""
-        if len(param_groups) != len(self.groups):
+        param_groups = optimizer.param_groups
+        if len(param_groups) != len(self.groups) or optimizer.enable_global_step != self.enable_global_step:
             return None
         works: list[tuple[Work, Route]] = []
         gradients: list[Any] = []
@@ -97,11 +101,12 @@ class PreparedStep(NamedTuple):
         return works if self.gradient_guards.check(*gradients) else None
 
 
-def prepare_step(param_groups: list[ParamGroup], algorithm: Any, works: list[Work]) -> PreparedStep | None:
+def prepare_step(optimizer: Any, works: list[Work]) -> PreparedStep | None:
     """Prepare the steps after one that had these works; None if that is not possible."""
+    algorithm = type(optimizer)
     remaining = list(works)
     groups: list[tuple[PreparedGroup, Route | None]] = []
-    for group in param_groups:
+    for group in optimizer.param_groups:
         active = [p for p in group["params"] if p.grad is not None]
         numbers = _read_numbers(group, _number_names(group, algorithm))
         if not all(isinstance(x, NUMBERS) for x in numbers) or (active and not remaining):
@@ -114,7 +119,7 @@ def prepare_step(param_groups: list[ParamGroup], algorithm: Any, works: list[Wor
         groups.append((PreparedGroup(group, work), routes[0][1]))
     gradients = list(chain.from_iterable(work.columns["g"] for work in works))
     guards = make_guards(gradients) if gradients and not remaining else None
-    return None if guards is None else PreparedStep(groups, guards)
+    return None if guards is None else PreparedStep(groups, guards, optimizer.enable_global_step)
 
 
 def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:

@@ -119,18 +119,26 @@ class RuleOptimizer(Optimizer):
     # The methods of a subclass
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        """The first values of the states that are one number for each parameter, by name."""
+        """The first values of the states that are one number for each parameter, by name.
+
+        The names may depend only on the types of the hyperparameters and on which of them are 0 or False: a prepared
+        step asks only once. The same holds for `tensor_states` and `advances_count`.
+        """
         return {STEP: 0.0} if self.counts_steps else {}
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
-        Stochastic rounding uses the positions of the names: each state has different noise.
+        Stochastic rounding uses the positions of the names: each state has different noise. The names may depend only
+        on the parameter's kind, the types of the hyperparameters, and which of them are 0 or False.
         """
         return self.states
 
     def advances_count(self, group: ParamGroup) -> bool:
-        """Whether a step advances a count that exists although neither the rule nor an option needs it."""
+        """Whether a step advances a count that exists although neither the rule nor an option needs it.
+
+        The answer may depend only on the types of the hyperparameters and on which of them are 0 or False.
+        """
         return True
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
@@ -168,7 +176,10 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError
 
     def step_shared(self, works: list[Work]) -> list[Work]:
-        """Outside of graphs, do the work that several ranks share. Returns the remaining work."""
+        """Outside of graphs, do the work that several ranks share. Returns the remaining work.
+
+        A class that overrides this plans each of its steps.
+        """
         return works
 
     # The state
@@ -269,7 +280,7 @@ class RuleOptimizer(Optimizer):
         prepared: PreparedStep | None = self._keeper.prepared_step
         if states is None or prepared is None or self._compiled_step is not None:
             return None
-        return prepared.make_works(self.param_groups, states)
+        return prepared.make_works(self, states)
 
     def _step_unprepared(self) -> list[Tensor]:
         """Plan a step and do it. Prepares the steps after it, and returns the parameters that were stepped."""
@@ -283,8 +294,9 @@ class RuleOptimizer(Optimizer):
         eager_step(works, self._known_counts)
         self._unprepared_steps += 1
         # The steps 2, 4, 8, ... in a row prepare the next one: kinds that change in every step are prepared rarely.
-        if self._unprepared_steps > 1 and self._unprepared_steps.bit_count() == 1 and len(self.algorithms()) == 1:
-            self._keeper.prepared_step = prepare_step(self.param_groups, type(self), works)
+        is_due = self._unprepared_steps > 1 and self._unprepared_steps.bit_count() == 1
+        if is_due and len(self.algorithms()) == 1 and type(self).step_shared is RuleOptimizer.step_shared:
+            self._keeper.prepared_step = prepare_step(self, works)
         return active
 
     def gather(self) -> list[Work]:

@@ -7,6 +7,7 @@ import copy
 import pickle
 import random
 import sys
+from collections import deque
 from unittest import mock
 
 import pytest
@@ -22,6 +23,7 @@ OPTIMIZERS = {
     "AdamW": ("AdamW", {"weight_decay": 0.1}),
     "amsgrad": ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
     "SGD": ("SGD", {"lr": 0.1}),
+    "global step": ("SGD", {"lr": 0.1, "enable_global_step": True}),
     "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     "dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2}),
     "Lion": ("Lion", {"weight_decay": 0.1}),
@@ -258,6 +260,28 @@ def parameter_twice(run):
 def group_replaced(run):
     groups = run.optimizer.param_groups
     groups[0] = {**groups[0], "params": list(groups[0]["params"]), "lr": 0.02}
+
+
+@change
+def parameters_not_in_a_list(run):
+    groups = run.optimizer.param_groups
+    groups[0]["params"] = torch.nn.ParameterList(groups[0]["params"])
+    groups[1]["params"] = deque(groups[1]["params"])
+
+    def repair():
+        for group in groups[:2]:
+            group["params"] = list(group["params"])
+
+    return repair
+
+
+@change
+def global_step_switched(run):
+    def switch():
+        run.optimizer.enable_global_step = not run.optimizer.enable_global_step
+
+    switch()
+    return switch
 
 
 @change
@@ -582,6 +606,22 @@ def test_kinds_that_change_in_every_step_are_prepared_rarely():
                 p.grad = torch.ones(2) if (step + 1) >> i & 1 else None
             optimizer.step()
     assert prepare.call_count == 5  # after the steps 2, 4, 8, 16 and 32
+
+
+def test_work_that_ranks_share_is_done_in_each_step():
+    class SharedLion(optim.Lion):
+        calls = 0
+
+        def step_shared(self, works):
+            self.calls += 1
+            return works
+
+    p = Parameter(torch.ones(3))
+    optimizer = SharedLion([p])
+    for _ in range(6):
+        p.grad = torch.ones(3)
+        optimizer.step()
+    assert optimizer.calls == 6
 
 
 def test_a_prepared_step_keeps_no_tensor_alive():
