@@ -8,7 +8,7 @@ clock, key="momentum")`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from timesched.binding.owner import Refusal
 from timesched.run.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
-from .closed_form.formulas import Steps
+from .closed_form.formulas import ClosedForm, Steps
 from .scheduler import Options, Scheduler
 
 __all__ = [
@@ -88,8 +88,8 @@ class LRScheduler(Scheduler):
             key = APPLIED_FACTOR if APPLIED_FACTOR in groups[losing[0]] else "adjust_learning_rate"
             self._target.refuse(Refusal.UNUSED_FACTOR, f"{key} of parameter group {losing[0]}")
 
-    def _construct(self, *arguments: Any) -> None:
-        super()._construct(*arguments)
+    def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
+        super()._construct(formula, arguments)
         if self._has_positional_arguments and hasattr(torch.optim.lr_scheduler, type(self).__name__):
             with suppress(ValueError):  # from times that do not convert
                 self._warn_of_counts()
@@ -136,7 +136,7 @@ class ConstantLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.Constant, learning_rate, total_iters)
+        self._construct(formulas.Constant, locals())
 
 
 class PolynomialLR(LRScheduler):
@@ -171,10 +171,7 @@ class PolynomialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         power: float = 1.0, cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.Polynomial, initial_learning_rate, end_learning_rate, total_iters, power,
-            cycle,
-        )  # fmt: skip
+        self._construct(formulas.Polynomial, locals())
 
 
 class LinearLR(LRScheduler):
@@ -210,9 +207,7 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.Linear, initial_learning_rate, end_learning_rate, total_iters, cycle,
-        )  # fmt: skip
+        self._construct(formulas.Linear, locals())
 
 
 class ExponentialLR(LRScheduler):
@@ -246,9 +241,7 @@ class ExponentialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.Exponential, initial_learning_rate, total_iters, decay_rate, staircase,
-        )  # fmt: skip
+        self._construct(formulas.Exponential, locals())
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -284,10 +277,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
         decay_rate: float, staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.InverseExponentialTimeDecay, initial_learning_rate, step_exponent, total_iters,
-            decay_rate, staircase,
-        )  # fmt: skip
+        self._construct(formulas.InverseExponentialTimeDecay, locals())
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -319,7 +309,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_learning_rate, scale, warmup_steps)
+        self._construct(formulas.InverseSquareRootDecay, locals())
 
 
 class CosineDecayLR(LRScheduler):
@@ -352,7 +342,7 @@ class CosineDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.CosineDecay, initial_learning_rate, end_learning_rate, total_iters)
+        self._construct(formulas.CosineDecay, locals())
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -417,10 +407,7 @@ class WarmupStableDecayLR(LRScheduler):
         initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0, warmup: str = "linear",
         decay: str = "linear", decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.WarmupStableDecay, learning_rate, total_iters, warmup_iters, decay_iters,
-            initial_learning_rate, end_learning_rate, warmup, decay, decay_rate,
-        )  # fmt: skip
+        self._construct(formulas.WarmupStableDecay, locals())
 
 
 class SequentialLR(composed.Sequential, LRScheduler):
@@ -484,7 +471,7 @@ class PiecewiseConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.PiecewiseConstant, learning_rates, milestones)
+        self._construct(formulas.PiecewiseConstant, locals())
 
 
 class MultiStepLR(LRScheduler):
@@ -517,7 +504,7 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.MultiStep, initial_learning_rate, gamma, milestones)
+        self._construct(formulas.MultiStep, locals())
 
 
 class StepLR(LRScheduler):
@@ -547,7 +534,7 @@ class StepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.Step, initial_learning_rate, step_size, gamma)
+        self._construct(formulas.Step, locals())
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -578,7 +565,7 @@ class CosineAnnealingLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.CosineAnnealing, initial_learning_rate, T_max, eta_min)
+        self._construct(formulas.CosineAnnealing, locals())
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -608,7 +595,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, initial_learning_rate: float, **options: Unpack[Options]) -> None:
-        self._construct(optimizer, options, formulas.Lambda, initial_learning_rate)
+        self._construct(formulas.Lambda, locals())
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -644,9 +631,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_learning_rate, T_0, T_mult, eta_min,
-        )  # fmt: skip
+        self._construct(formulas.CosineAnnealingWarmRestarts, locals())
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -674,7 +659,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.Multiplicative, initial_learning_rate, coefficient)
+        self._construct(formulas.Multiplicative, locals())
 
 
 class ChainedLR(composed.Chained, LRScheduler):
@@ -747,9 +732,7 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.Cyclic, base_lr, max_lr, step_size_up, step_size_down, mode, gamma, scale_mode,
-        )  # fmt: skip
+        self._construct(formulas.Cyclic, locals())
 
 
 class OneCycleLR(LRScheduler):
@@ -795,10 +778,7 @@ class OneCycleLR(LRScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.OneCycle, initial_learning_rate, max_lr, total_steps, pct_start,
-            final_div_factor, three_phase, anneal_strategy,
-        )  # fmt: skip
+        self._construct(formulas.OneCycle, locals())
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):

@@ -151,11 +151,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
         )  # fmt: skip
 
-    def _construct(self, optimizer: Optimizer, options: Options, formula: type[ClosedForm], *values: object) -> None:
+    def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes.
 
-        `values`: the arguments of the closed form, in the order of its fields.
+        `arguments`: the constructor's arguments, `locals()` there. Between the optimizer and the options are the
+        arguments of the closed form, in the order of its fields.
         """
+        _, optimizer, *values, options = arguments.values()
         closed_form = formula(*values, scheduler=self)
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)

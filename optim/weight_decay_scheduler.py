@@ -84,7 +84,7 @@ class ConstantWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.Constant, val, total_iters)
+        self._construct(formulas.Constant, locals())
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -96,7 +96,7 @@ class PolynomialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
         cycle: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.Polynomial, initial_val, end_val, total_iters, power, cycle)
+        self._construct(formulas.Polynomial, locals())
 
 
 class LinearWD(WeightDecayScheduler):
@@ -106,7 +106,7 @@ class LinearWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.Linear, initial_val, end_val, total_iters, cycle)
+        self._construct(formulas.Linear, locals())
 
 
 class ExponentialWD(WeightDecayScheduler):
@@ -116,7 +116,7 @@ class ExponentialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.Exponential, initial_val, total_iters, decay_rate, staircase)
+        self._construct(formulas.Exponential, locals())
 
 
 class InverseExponentialTimeDecayWD(WeightDecayScheduler):
@@ -126,10 +126,7 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.InverseExponentialTimeDecay, initial_val, step_exponent, total_iters,
-            decay_rate, staircase,
-        )  # fmt: skip
+        self._construct(formulas.InverseExponentialTimeDecay, locals())
 
 
 class InverseSquareRootDecayWD(WeightDecayScheduler):
@@ -139,7 +136,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.InverseSquareRootDecay, initial_val, scale, warmup_steps)
+        self._construct(formulas.InverseSquareRootDecay, locals())
 
 
 class CosineDecayWD(WeightDecayScheduler):
@@ -150,7 +147,7 @@ class CosineDecayWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.CosineDecay, initial_val, end_val, total_iters)
+        self._construct(formulas.CosineDecay, locals())
 
 
 class WarmupStableDecayWD(WeightDecayScheduler):
@@ -163,10 +160,7 @@ class WarmupStableDecayWD(WeightDecayScheduler):
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
         decay_rate: float = 0.5, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.WarmupStableDecay, val, total_iters, warmup_iters, decay_iters, initial_val,
-            end_val, warmup, decay, decay_rate,
-        )  # fmt: skip
+        self._construct(formulas.WarmupStableDecay, locals())
 
 
 class SequentialWD(composed.Sequential, WeightDecayScheduler):
@@ -179,7 +173,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.PiecewiseConstant, vals, milestones)
+        self._construct(formulas.PiecewiseConstant, locals())
 
 
 class MultiStepWD(WeightDecayScheduler):
@@ -189,7 +183,7 @@ class MultiStepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps],
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.MultiStep, initial_val, gamma, milestones)
+        self._construct(formulas.MultiStep, locals())
 
 
 class StepWD(WeightDecayScheduler):
@@ -198,7 +192,7 @@ class StepWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.Step, initial_val, step_size, gamma)
+        self._construct(formulas.Step, locals())
 
 
 class CosineAnnealingWD(WeightDecayScheduler):
@@ -207,14 +201,14 @@ class CosineAnnealingWD(WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.CosineAnnealing, initial_val, T_max, eta_min)
+        self._construct(formulas.CosineAnnealing, locals())
 
 
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[Options]) -> None:
-        self._construct(optimizer, options, formulas.Lambda, initial_val)
+        self._construct(formulas.Lambda, locals())
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
@@ -224,7 +218,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(optimizer, options, formulas.CosineAnnealingWarmRestarts, initial_val, T_0, T_mult, eta_min)
+        self._construct(formulas.CosineAnnealingWarmRestarts, locals())
 
 
 class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
@@ -233,7 +227,7 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
     def __init__(
         self, optimizer: Optimizer, initial_val: float, coefficient: float, **options: Unpack[Options]
     ) -> None:
-        self._construct(optimizer, options, formulas.Multiplicative, initial_val, coefficient)
+        self._construct(formulas.Multiplicative, locals())
 
 
 class ChainedWD(composed.Chained, WeightDecayScheduler):
@@ -248,10 +242,7 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0, scale_mode: str = "cycle",
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.Cyclic, base_val, max_val, step_size_up, step_size_down, mode, gamma,
-            scale_mode,
-        )  # fmt: skip
+        self._construct(formulas.Cyclic, locals())
 
 
 class OneCycleWD(WeightDecayScheduler):
@@ -262,10 +253,7 @@ class OneCycleWD(WeightDecayScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self._construct(
-            optimizer, options, formulas.OneCycle, initial_val, max_val, total_steps, pct_start, final_div_factor,
-            three_phase, anneal_strategy,
-        )  # fmt: skip
+        self._construct(formulas.OneCycle, locals())
 
 
 class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):
