@@ -144,9 +144,15 @@ def prefix_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if str(error).startswith(path):
+        if begins_with_path(error, path):
             raise
         raise add_path(error, path)  # noqa: B904  # which names the cause
+
+
+def begins_with_path(error: Exception, path: str) -> bool:
+    """Whether the message of an error begins with a path, and not with a longer name: `lrs` is not `lr`."""
+    message = str(error)
+    return message.startswith((f"{path}:", f"{path}=", f"{path}.", f"{path}["))
 
 
 def add_path(error: TypeError | ValueError, path: str) -> TypeError | ValueError:

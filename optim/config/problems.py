@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from timesched.reading import add_path
+from timesched.reading import add_path, begins_with_path
 
 
 class Problems(list[TypeError | ValueError]):
     """The errors so far. Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry."""
 
     def attempt(self, function: Callable[..., object], *arguments: object, path: str = "") -> Any:
-        """Call a function and return its result. If it fails, add its error, which begins with `path`; return None."""
+        """Call a function and return its result. If it fails, add its error, which begins with `path`; return None.
+
+        `path=""`: the error says itself where it is.
+        """
         try:
             return function(*arguments)
         except (TypeError, ValueError) as error:
-            self.append(error if str(error).startswith(path) else add_path(error, path))
+            self.append(add_path(error, path) if path and not begins_with_path(error, path) else error)
             return None
 
     def lines(self) -> list[str]:

@@ -1,5 +1,7 @@
 """What the doors of configs refuse: with the place, the nearest right name, and nothing left behind."""
 
+import re
+
 import numpy
 import pytest
 import torch
@@ -7,10 +9,12 @@ import torch
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
+from optim.config.problems import Problems
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind
 from timesched.binding.owner import find_owners
+from timesched.reading import prefix_errors
 
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
@@ -136,6 +140,24 @@ def test_build(config, message):
     assert message in str(raised.value)
 
 
+def test_a_path_is_put_before_a_message_that_begins_with_a_longer_name():
+    def fail(message):
+        raise ValueError(message)
+
+    messages = {
+        "lrs of groups differ": "lr: lrs of groups differ",
+        "value is wrong": "lr: value is wrong",
+        **{message: message for message in ("lr: wrong", "lr=1: wrong", "lr.end: wrong", "lr[0]: wrong")},
+    }
+    problems = Problems()
+    for message, complete in messages.items():
+        problems.attempt(fail, message, path="lr")
+        with pytest.raises(ValueError, match=f"^{re.escape(complete)}$"), prefix_errors("lr"):
+            fail(message)
+    problems.attempt(fail, "lrs of groups differ")
+    assert problems.lines() == [*messages.values(), "lrs of groups differ"]
+
+
 def test_errors_of_several_entries_are_raised_together():
     """Those of names and arguments before anything is made; then those of values."""
     wrong = schedulers(RATE, {"LinaerLR": LINEAR}, {"LinearLR": {**LINEAR, "cycles": 1}})
@@ -211,9 +233,9 @@ def test_the_table_says_whether_norms_decay(more, note):
     config = {**sgd(**{**more, "no_decay": False}), **RUN, "schedulers": {"LinearScheduler": {}}}
     names_only = build(list(Model().named_parameters()), config).table()
     decays = "weight_decay" in more  # any parameter may be a norm, as the layers are not known
-    assert names_only.note == ("no_decay: false (norms and biases have weight decay, too)" if decays else "")
+    assert names_only.caption == ("no_decay: false (norms and biases have weight decay, too)" if decays else "")
     made = {"optimizer": lambda model: optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), **RUN}
-    assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().note == ""
+    assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().caption == ""
 
 
 def test_clocks_and_models():
