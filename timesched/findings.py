@@ -1,7 +1,7 @@
 """Findings: likely mistakes of a schedule on a run.
 
 A finding is a function that returns a text, or None. Its caller warns, raises or prints. Other findings are in the
-lowest package that can compute them: `optim.precision`, `optim.groups` and `optim.muon`.
+lowest package that can compute them: `optim.precision`, `optim.groups`, `optim.muon` and `timesched.cli.check`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
     ) -> None:
         if not isinstance(sizes, BatchSizeSchedule):
             raise TypeError(
-                f"BatchSizeSampler.sizes={sizes!r}: it is no schedule. Pass BatchSizeSchedule({{'0sp': 8}})."
+                f"BatchSizeSampler.sizes={sizes!r}: it is not a batch-size schedule. Pass one such as "
+                f"BatchSizeSchedule({{'0sp': 8}})."
             )
         if isinstance(sampler, DistributedSampler) and getattr(sampler, "num_replicas", 1) != 1:
             raise ValueError(

@@ -1,6 +1,7 @@
 """Look for likely mistakes in schedules, and print a line for each:
 
 - a warmup that is longer than the run, or a phase that is never reached
+- a value that is infinite or NaN, a learning rate below 0, or a beta that is not at least 0 and below 1
 - a jump of the value that is not a milestone
 - a beta that changes in the first steps of its average, which Adam's bias correction does not follow
 - a value at the last batch that is far from the end value
@@ -37,7 +38,7 @@ from optim.muon.muon import ALGORITHMS, find_large_updates
 from optim.precision.options import find_rounded_steps
 from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, make_model, read_finite, read_run, read_trial
 from timesched.cli.settings import add_set_option
-from timesched.drawing.lines import Source, axis, run_end, run_length, values
+from timesched.drawing.lines import Source, axis, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
 from timesched.time.units import Exact, TimeUnit, format_number
@@ -50,10 +51,11 @@ examples:
 _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _ADAM: tuple[type, ...] = (optim.AdamBase, optim.RAdam)
+# The optimizers that correct the bias of an average by 1 - beta**t.
 _CORRECTED: dict[str, tuple[type, ...]] = {
     "betas[0]": (*_ADAM, optim.Adamax),
     "betas[1]": (*_ADAM, optim.NAdam),
-}  # by 1 - beta**t
+}
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -93,6 +95,13 @@ class Course:
         # after so many steps, the first gradient has left the average, for any beta that is in use
         steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
         return torch.tensor([self.curve(step) for step in range(steps)], dtype=torch.float64)
+
+    @property
+    def run_text(self) -> str:
+        """The length of the run, as in 5ep."""
+        length = self.source.horizon.max_duration
+        assert length is not None  # else `run_length` has raised
+        return f"{format_number(float(length.exact))}{length.unit.value}"
 
     def time_text(self, count: Exact) -> str:
         """A count as a time in the unit of the run's length, as in 5ep."""
@@ -176,13 +185,12 @@ def find_unreached_marks(course: Course) -> Iterator[str]:
     long_warmup = find_long_warmup(course.source.schedule, course.source.horizon)
     if long_warmup is not None:
         yield long_warmup
-    end = course.time_text(run_end(course.source.horizon))
     for kind, count in course.marks:
         begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
         ends_late = kind in ("peak", "point") and count > course.length
         if begins_late or ends_late:
             time = course.time_text(count)
-            yield f"the {kind} at {time} is never reached in the run of {end}. Move it, or leave it out."
+            yield f"the {kind} at {time} is never reached in the run of {course.run_text}. Move it, or leave it out."
 
 
 def find_zero_first_learning_rate(course: Course) -> Iterator[str]:
@@ -219,11 +227,10 @@ def find_late_end(course: Course) -> Iterator[str]:
     last = course.curve(course.length - 1 if course.unit is TimeUnit.BATCH else course.length)
     end_value = course.curve(ends[0])
     reached = min(takewhile(lambda count: course.curve(count) == end_value, ends))
-    end = course.time_text(run_end(course.source.horizon))
     if reached > course.length and abs(last - end_value) > course.far * course.largest_value:
         yield (
             f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time_text(reached)}, "
-            f"in a run of {end}. End the schedule with the run, as with '1dur'."
+            f"in a run of {course.run_text}. End the schedule with the run, as with '1dur'."
         )
 
 
@@ -236,7 +243,7 @@ def find_beta_out_of_range(course: Course) -> Iterator[str]:
 
 
 def find_miscorrected_average(course: Course) -> Iterator[str]:
-    """Yield a line with the step after which the average of a beta is furthest from constant gradients.
+    """Yield a line with the step after which constant gradients and the average with this beta differ most.
 
     The optimizer corrects the bias as if all steps had used the beta of the present step.
     """

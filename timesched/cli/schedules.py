@@ -148,7 +148,7 @@ def _has_half_life(entry: object) -> bool:
 
 
 def make_sources(
-    text: str, run: dict[str, object], settings: Sequence[str] = (), learning_rate: float | None = None
+    text: str, run: dict[str, object], settings: Sequence[str], learning_rate: float | None
 ) -> list[Source]:
     """Make the lines that the schedulers of a SCHEDULE write. The arguments are those of `read_trial`.
 

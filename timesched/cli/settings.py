@@ -28,40 +28,40 @@ def set_keys(config: Any, settings: Sequence[str]) -> None:
         if not (path and equals):
             raise ValueError(f"--set {setting}: there is no value. Write it as in optimizer.AdamW.lr=5e-4.")
         with prefix_errors(f"--set {path}"):
-            _set_key(config, path, "", read_value(text))
+            _set_key(config, "", path, read_value(text))
 
 
-def _set_key(container: Any, path: str, place: str, value: object) -> None:
-    """Set the key at a path in a container. `place`: the path of the container, which is empty for the config."""
-    key, name = _find_key(container, path, place)
-    rest = path[len(name) :].removeprefix(".")
+def _set_key(container: Any, container_path: str, path: str, value: object) -> None:
+    """Set the key at a path in a container, whose own path is empty for the config."""
+    key, key_text = _find_key(container, container_path or "config", path)
+    rest = path[len(key_text) :].removeprefix(".")
     if not rest:
         container[key] = value
         return
     if container[key] is None:  # a name without arguments
         container[key] = {}
-    place = f"{place}{name}" if name.startswith("[") or not place else f"{place}.{name}"
-    _set_key(container[key], rest, place, value)
+    dot = "" if key_text.startswith("[") or not container_path else "."
+    _set_key(container[key], f"{container_path}{dot}{key_text}", rest, value)
 
 
-def _find_key(container: Any, path: str, place: str) -> tuple[str | int, str]:
+def _find_key(container: Any, container_path: str, path: str) -> tuple[str | int, str]:
     """The first key of a path in a container, and the key as the path writes it.
 
     A key with dots counts as one key if the container has it.
     """
     first = re.match(r"\[?[^.\[]*", path)
-    name, place = first[0] if first else "", place or "config"
+    key_text = first[0] if first else ""
     if isinstance(container, list):
-        entries = {f"[{i}]": i for i in range(len(container))}
-        if name not in entries:
-            raise ValueError(f"{place} has no entry {name!r}: there are {', '.join(entries)}.")
-        return entries[name], name
+        indices = {f"[{i}]": i for i in range(len(container))}
+        if key_text not in indices:
+            raise ValueError(f"{container_path} has no entry {key_text!r}: there are {', '.join(indices)}.")
+        return indices[key_text], key_text
     if not isinstance(container, dict):
-        raise ValueError(f"{place}={container!r:.80}: this value has no keys. Set the value itself.")
+        raise ValueError(f"{container_path}={container!r:.80}: this value has no keys. Set the value itself.")
     present = [key for key in container if path == key or path.startswith((f"{key}.", f"{key}["))]
     if present:
         key = max(present, key=len)
         return key, key
-    if name != path:
-        raise ValueError(f"{place} has no key {name!r}{argument_hint(name, container)}")
-    return name, name
+    if key_text != path:
+        raise ValueError(f"{container_path} has no key {key_text!r}{argument_hint(key_text, container)}")
+    return key_text, key_text

@@ -77,10 +77,8 @@ def _run_plot(options: argparse.Namespace) -> int:
         print(f"wrote {save(lines, options.out)}")
         return 0
     groups = panels(lines)
-    if len(groups) == 1:
-        print(picture(lines))
-    else:
-        print("\n\n".join(f"{group[0].quantity}\n{picture(group)}" for group in groups))
+    titles = [f"{group[0].quantity}\n" if len(groups) > 1 else "" for group in groups]
+    print("\n\n".join(f"{title}{picture(group)}" for title, group in zip(titles, groups)))
     return 0
 
 

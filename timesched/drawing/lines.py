@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,11 +76,6 @@ def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
         return unit_of(counter), count
 
 
-def run_end(horizon: Horizon) -> Exact:
-    """The exact end of a run in the unit of `run_length`. It may be within a batch."""
-    return horizon.change(*horizon.place("1dur"), run_length(horizon)[0])
-
-
 def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
     """The unit of the horizontal axis, by default the unit of `max_duration`, and the position of a count on it."""
     own, length = run_length(horizon)
@@ -107,8 +103,9 @@ def values(source: Source) -> dict[Exact, float]:
         counts |= {count for count in around if count == near(count)}
     points = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
     step = _STEP * (max(points.values()) - min(points.values()))
-    gaps = list(pairwise(points))
-    for first, last in gaps:  # the list grows: the whole line is refined once before any part is refined again
+    gaps = deque(pairwise(points))
+    while gaps:  # the whole line is refined once before any part is refined again
+        first, last = gaps.popleft()
         middle = near(Fraction(first + last) / 2)
         far = abs(points[last] - points[first]) > step and last - first > Fraction(length) / 10**6
         if far and middle > first and len(points) < _MAX_REFINED_POINTS:

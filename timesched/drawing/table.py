@@ -15,7 +15,7 @@ from timesched.run.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact_number
 from timesched.time.value import Time, TimeLike
 
-_MAX_ROWS = 100_000  # rows
+_MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True)

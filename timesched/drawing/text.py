@@ -29,7 +29,7 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"
-        _write_label(above, name, at)
+        _place_label(above, name, at)
     for i, line in enumerate(lines):
         for (row, column), dots in _line_cells(line, (end, low, high), columns, dotted).items():
             sign = chr(0x2800 + dots) if dotted else chr(ord("a") + i % 26)
@@ -38,7 +38,7 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
     below = [" "] * columns
     for x in ticks(0.0, end, max(columns // 12, 2)):
-        _write_label(below, format_number(x), round(x / end * (columns - 1)))
+        _place_label(below, format_number(x), round(x / end * (columns - 1)))
     picture.append(f"{'':{left}}{''.join(below)}")
     picture.append(f"{'':{left}}{UNIT_NAMES[lines[0].unit]:^{columns}}")
     for i, line in enumerate(lines if len(lines) > 1 else ()):
@@ -47,8 +47,8 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     return "\n".join(row.rstrip() for row in picture)
 
 
-def _write_label(row: list[str], label: str, at: int) -> None:
-    """Write a label into a row, centered at a column, if there is enough space."""
+def _place_label(row: list[str], label: str, at: int) -> None:
+    """Put a label into a row, centered at a column, if there is enough space."""
     start = max(min(at - len(label) // 2, len(row) - len(label)), 0)
     if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
         row[start : start + len(label)] = label

@@ -3,6 +3,9 @@
 Tensors are computed in float64, whatever torch's default dtype is, and their gradients are not NaN at the ends. Where
 both types are possible, a function tests for floats first, since `isinstance(x, Tensor)` costs more than the cosine of
 a float.
+
+`host_scalar`, `check_compiler` and `check_not_in_graph` are for the modules that write values: `timesched.binding` and
+`optim`.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ class Schedule:
     """
 
     relative: bool = True  # whether `bind` multiplies the initial value by the result, or writes the result itself
-    # The last request of each instance, and its resolution.
+    # The last request of an instance, which sets its own attribute, and the resolution.
     _last_resolution: ClassVar[tuple[tuple[object, ...], Resolution | None]] = ((), None)
 
     def __new__(cls, /, *_: object, **arguments: object) -> Self:
-        check_argument_names(cls, arguments)  # before the constructor does, without a hint
+        check_argument_names(cls, arguments)  # so that the error has a hint
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

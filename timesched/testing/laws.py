@@ -63,7 +63,7 @@ class Draw(Protocol):
     def __call__(self, strategy: st.SearchStrategy[Example], /) -> Example: ...
 
 
-Law = Callable[[ScheduleLike, Run, Draw, "PromiseAt | None"], None]
+Law = Callable[[ScheduleLike, Run, Draw, PromiseAt], None]
 
 
 class LawBroken(AssertionError):
@@ -85,7 +85,7 @@ def _has_ratio(schedule: ScheduleLike) -> bool:
     return any(pass_ratio(schedule, 1.0))
 
 
-def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
     if not _has_ratio(schedule):
         return
@@ -148,21 +148,23 @@ _OVERLAP = (
 def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
     """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
     end_of_warmup = run.horizon().place(schedule.t_warmup)
-    if run.horizon().change(*end_of_warmup, TimeUnit.BATCH) > batch:
-        plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
-        if plain != stretched:
-            ends = [dict(schedule.marks(run.horizon(ratio))).get("warmup") for ratio in (1, sigma)]
-            if None in ends:  # the schedule does not note where its warmup ends
-                advice = f"{_READ_UNSCALED} If it is read with scale=False: {_OVERLAP}"
-            else:
-                advice = f"In this run, {_OVERLAP}" if ends[0] == ends[1] else _READ_UNSCALED
-            raise LawBroken(
-                f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
-                f"without and {stretched!r} with ratio {sigma}. {advice}"
-            )
+    if run.horizon().change(*end_of_warmup, TimeUnit.BATCH) <= batch:
+        return
+    plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
+    if plain == stretched:
+        return
+    end, stretched_end = [dict(schedule.marks(run.horizon(ratio))).get("warmup") for ratio in (1, sigma)]
+    if end is None or stretched_end is None:  # the schedule does not note where its warmup ends
+        advice = f"{_READ_UNSCALED} If it is read with scale=False: {_OVERLAP}"
+    else:
+        advice = f"In this run, {_OVERLAP}" if end == stretched_end else _READ_UNSCALED
+    raise LawBroken(
+        f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
+        f"without and {stretched!r} with ratio {sigma}. {advice}"
+    )
 
 
-def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """Written in another unit, the schedule has the same value at every step of a run with constant conversion factors.
 
     Under a batch-size schedule, the times stay as they are, and the position is given in another unit.
@@ -217,12 +219,12 @@ def _check_same_point(schedule: Schedule, run: Run, draw: Draw) -> None:
                 )
 
 
-def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """The promised start, end and range hold exactly, and there is no jump or turn that the promise excludes."""
     sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
     horizon = run.horizon(sigma)
     try:
-        promised: Promise = promise(schedule, horizon) if promise else Promise()
+        promised = promise(schedule, horizon)
     except ValueError:
         reject()
     batch = draw(_batches(run, schedule, sigma))
@@ -282,7 +284,7 @@ def _nearby_batches(schedule: ScheduleLike, horizon: Horizon, after: int = 1) ->
     return near
 
 
-def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """The value depends only on the timestamp and the horizon, whatever was evaluated before. A copy has it too."""
     batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
     if not _has_ratio(schedule):
@@ -319,7 +321,7 @@ def _pickle_and_unpickle(schedule: Schedule) -> Any:
     return pickle.loads(pickle.dumps(schedule))
 
 
-def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """A schedule that counts only epochs depends on the epoch and the fraction of it that is done, and nothing else."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
     if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
@@ -335,12 +337,12 @@ def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseA
     late = evaluate(schedule, Moment(dataclasses.replace(run, **lengths).horizon(), there))
     if early != late:
         raise LawBroken(
-            f"law 'epochs': {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place of "
-            f"epochs with {factor} times as many batches."
+            f"law 'epochs': {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place "
+            f"in epochs with {factor} times as many batches."
         )
 
 
-def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """Floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal single counts."""
     if not isinstance(schedule, Schedule):
         return
@@ -348,7 +350,7 @@ def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: Pro
     curve_unit = draw(st.sampled_from(COUNTED))
     try:
         curve = schedule.curve(horizon, curve_unit)
-        promised = promise(schedule, horizon) if promise else Promise()
+        promised = promise(schedule, horizon)
     except ValueError:
         reject()
     end = int(run.time(2 * run.batches, curve_unit).exact) + 1
@@ -372,11 +374,11 @@ def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: Pro
             raise LawBroken(f"law 'one formula': {schedule!r} at {count}: {single!r} alone, {in_array!r} in an array.")
 
 
-def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """A missing conversion factor raises a ValueError that names it, and no factor is asked for without need."""
     if not isinstance(schedule, Schedule):
         return
-    bare = run.bare_horizon()
+    bare = Horizon(run.time(run.batches, run.unit))  # without conversion factors
     used = {unit_of(bare.place(time)[1]) for time in _used_times(schedule) if time.exact != 0}
     curve_unit = draw(st.sampled_from(COUNTED))
     try:
@@ -404,7 +406,7 @@ def _used_times(schedule: Any) -> list[Time]:
     return [time for time in schedule_times(schedule) if time is not unused]
 
 
-def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt | None) -> None:
+def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """A value late in the run takes no more steps of the interpreter than an early one."""
     states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
     for state in states:
