@@ -291,10 +291,7 @@ def _check_initial_values(optimizer: Optimizer, tags: Tags) -> None:
 
 def _start_after(clock: Clock, steps: int, unit: TimeUnit) -> None:
     """Move a new clock on by steps of full batches or epochs."""
-    length = clock.dataloader_len
     if unit is TimeUnit.EPOCH:
-        clock.go_to(Timestamp(epoch=steps, batch=steps * (length or 0)))
-    elif length is None:
-        clock.go_to(Timestamp(batch=steps, batch_in_epoch=steps))
+        clock.go_to(Timestamp(epoch=steps, batch=steps * (clock.dataloader_len or 0)))
     else:
-        clock.go_to(Timestamp(epoch=steps // length, batch=steps, batch_in_epoch=steps % length))
+        clock.go_to(Timestamp(batch=steps, **clock._epochs_after(steps)))

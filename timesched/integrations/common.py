@@ -239,8 +239,7 @@ class Schedulers(LRScheduler):
                 f"on_change={self.on_change!r}: the run continues after {batches} batches, and its checkpoint has no "
                 f'state of these schedules. Pass on_change="new" to start them at this batch.'
             )
-        epoch, batch_in_epoch = divmod(batches, self.clock.dataloader_len or batches + 1)
-        self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": batch_in_epoch} | counts))
+        self.clock.go_to(Timestamp(**{"batch": batches, **self.clock._epochs_after(batches), **counts}))
         if self.average is not None:
             self.average.reset_state()
 

@@ -372,8 +372,8 @@ class _TrainerClock(Clock):
 
     def epoch_after(self, batches: int) -> dict[str, int]:
         """The Trainer's epoch, and its position in the data loader, when it resumes after `batches`."""
-        epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
-        return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
+        epochs = self._epochs_after(batches)
+        return epochs if self.skips_data else epochs | {"batch_in_epoch": 0}
 
     def _rank_local_units(self) -> set[TimeUnit]:
         """The seconds, unless the clock takes those of the first rank. The Trainer counts all else for all ranks."""

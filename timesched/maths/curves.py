@@ -32,15 +32,6 @@ def mix(share: Value, start: float, end: float) -> Value:
     return ops.where(share >= 1.0, end, inside)
 
 
-def linear(x: Value, start: float, end: float) -> Value:
-    """A straight line from `start` to `end`.
-
-    >>> linear(0.5, 1.0, 0.0)
-    0.5
-    """
-    return mix(x, start, end)
-
-
 def cosine(x: Value, start: float, end: float) -> Value:
     """The falling half of a cosine, from `start` to `end` (Loshchilov and Hutter, arXiv:1608.03983).
 

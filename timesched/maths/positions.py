@@ -163,9 +163,6 @@ class Points:
         self._first_tensor = ops.constant([min(first, _INT64_MAX) for first in self._firsts], torch.int64)
         self._near_tensor = ops.constant(self._nears, torch.float64)
 
-    def __len__(self) -> int:
-        return len(self._points)
-
     def passed(self, count: Value) -> Any:
         """The number of points that a count has reached: an int, or an int64 tensor."""
         if type(count) is int:
@@ -178,16 +175,17 @@ class Points:
 class Milestones:
     """Several points, on one or more counters, and the number of points that have been reached."""
 
-    __slots__ = ("_points",)
+    __slots__ = ("_points", "_total")
 
     def __init__(self, marks: list[Mark]) -> None:
+        self._total = len(marks)
         counts_by_index: dict[int, list[Exact]] = {}
         for mark in sorted(marks, key=lambda mark: mark.count):
             counts_by_index.setdefault(mark.index, []).append(mark.count)
         self._points = [(index, Points(counts)) for index, counts in counts_by_index.items()]
 
     def __len__(self) -> int:
-        return sum(len(points) for _, points in self._points)
+        return self._total
 
     def passed(self, counts: Counts) -> Any:
         """The number of points that have been reached: an int, or an int64 tensor."""
@@ -199,6 +197,8 @@ class Milestones:
 
 def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, and another function at the mark and after it."""
+    if mark.count == 0:
+        return after
 
     def value(counts: Counts) -> Value:
         is_reached = mark.reached(counts)
@@ -338,13 +338,13 @@ class Frame:
 
     def after(self, start: Mark, time: TimeLike) -> Exact:
         """The count at the end of a phase that begins at a mark and is as long as a time of the schedule."""
-        length, counter = self.horizon.place(time)
-        return exact_number(start.count + self.horizon.change(length, counter, start.unit, self._position(start)))
+        first = self._start_in(start.unit)
+        return exact_number(self.horizon.after(first + start.count, start.unit, time) - first)
 
     def before(self, end: Mark, time: TimeLike) -> Exact:
         """The count at the start of a phase that ends at a mark and is as long as a time of the schedule."""
-        length, counter = self.horizon.place(time)
-        return exact_number(end.count + self.horizon.change(-length, counter, end.unit, self._position(end)))
+        first = self._start_in(end.unit)
+        return exact_number(self.horizon.before(first + end.count, end.unit, time) - first)
 
     def _position(self, mark: Mark) -> Position | None:
         """The position of a mark on the run; None if no batch-size schedule makes lengths depend on it."""

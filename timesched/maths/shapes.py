@@ -27,7 +27,7 @@ Point = tuple[Mark, float, Shape | None]  # the mark, its value, and the shape o
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
     """A straight line from `start` to `end`."""
-    return _apply_curve(curves.linear, done, start, end)
+    return _apply_curve(curves.mix, done, start, end)
 
 
 def cosine(done: Resolved, start: float, end: float) -> Resolved:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
-import time
 from collections.abc import Mapping
 from fractions import Fraction
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from timesched.rules import read_positive
 from timesched.run import events
 from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
 from timesched.run.listeners import Listeners
-from timesched.run.rank_counts import check_initialized, count_batch, has_several_ranks, read_count
+from timesched.run.rank_counts import check_initialized, has_several_ranks, read_count, sum_over_ranks
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of
 from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -90,7 +90,7 @@ class Clock:
         self.process_group = process_group
         self.stop_at = stop_at
         self._explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
-        self._last_tick_time = time.monotonic()
+        self._last_tick_time = monotonic()
         self._listeners = Listeners()
         self._ticks_to_step = -1  # within so many more ticks a new scheduler must step; below 0 there is none
 
@@ -151,18 +151,18 @@ class Clock:
         and when only some ranks pass it. Raises `TimeError` on all ranks for a negative or fractional count. After an
         error nothing is counted.
         """
-        now, usual_batch = time.monotonic(), self.horizon.usual_batch
+        now, usual_batch = monotonic(), self.horizon.usual_batch
         microseconds = round((now - self._last_tick_time) * 1e6)
         is_usual = samples is None and tokens is None and duration is None and self.process_group in (None, False)
         if is_usual and usual_batch is not None:
             new_samples, new_tokens = usual_batch
         else:
-            new_samples, new_tokens, microseconds = self._count_batch(samples, tokens, duration, microseconds)
+            new_samples, new_tokens, microseconds = self._measure_batch(samples, tokens, duration, microseconds)
         length = self.horizon.conversion_factors.batches_per_epoch
         self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
 
     def _advance(self, timestamp: Timestamp, now: float) -> None:
-        """Move on to the timestamp after a batch, which ended now."""
+        """Move on to the timestamp after a batch or an epoch, which ended now."""
         self._last_move = self._last_move[1], timestamp
         self.timestamp = timestamp
         self._last_tick_time = now
@@ -170,20 +170,20 @@ class Clock:
         if self._ticks_to_step == -1:
             self._listeners.warn_of_missing_step(timestamp.batch)
 
-    def _count_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
+    def _measure_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
         """The samples, tokens and microseconds of a batch on all ranks."""
-        samples, tokens, microseconds = count_batch(self.process_group, samples, tokens, duration, elapsed)
+        samples, tokens, microseconds = sum_over_ranks(self.process_group, samples, tokens, duration, elapsed)
         factors = self.horizon.conversion_factors
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
-        batch_samples = self._batch_count("samples", samples, batch_size, 1)
-        batch_tokens = self._batch_count("tokens", tokens, factors.tokens_per_sample, batch_samples)
+        batch_samples = self._count_or_expected("samples", samples, batch_size, 1)
+        batch_tokens = self._count_or_expected("tokens", tokens, factors.tokens_per_sample, batch_samples)
         if samples is not None and _SAMPLE not in self._explicit_units:
             self._explicit_units |= {_SAMPLE}
         if tokens is not None and _TOKEN not in self._explicit_units:
             self._explicit_units |= {_TOKEN}
         return batch_samples or 0, batch_tokens or 0, microseconds
 
-    def _batch_count(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
+    def _count_or_expected(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
         """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
         if value is not None:
             return read_count(name, value)
@@ -205,9 +205,9 @@ class Clock:
         """Count the rest of an epoch, with the time since the last tick. It has the batches that are left, if known."""
         start, length = self._last_move[1], self.dataloader_len
         if length is None:
-            now = time.monotonic()
+            now = monotonic()
             elapsed = round((now - self._last_tick_time) * 1e6)
-            _, _, microseconds = count_batch(self.process_group, None, None, None, elapsed)
+            _, _, microseconds = sum_over_ranks(self.process_group, None, None, None, elapsed)
             self._advance(self.timestamp.to_next_epoch(microseconds * _MICROSECOND), now)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
@@ -374,7 +374,7 @@ class Clock:
         timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
         self._change(timestamp=timestamp, _explicit_units=explicit_units)
         self._last_move = self.timestamp, self.timestamp
-        self._last_tick_time = time.monotonic()
+        self._last_tick_time = monotonic()
         self._expect_step()
         for listener in list(self._listeners):
             listener.clock_has_jumped()
@@ -409,10 +409,15 @@ class Clock:
         if length is None or saved_length == length:
             return loaded
         if saved_length is None:
-            batches, uncounted = loaded.batch.value, loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
-            return loaded.copy(epoch=batches // length, batch_in_epoch=batches % length) if uncounted else loaded
+            uncounted = loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
+            return loaded.copy(**self._epochs_after(loaded.batch.value)) if uncounted else loaded
         factor: Any = Fraction(length, read_positive("batches_per_epoch", saved_length))
         return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
+
+    def _epochs_after(self, batches: int) -> dict[str, Any]:
+        """The fields `epoch` and `batch_in_epoch` of a timestamp after full batches from the start of the run."""
+        epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
+        return {"epoch": epoch, "batch_in_epoch": batch_in_epoch}
 
     def _complete(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit]) -> Timestamp:
         """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them."""
@@ -464,6 +469,8 @@ class Clock:
         >>> clock.max_duration
         Time(28, TimeUnit.BATCH)
         """
+        if Time.from_input(time).exact <= 0:
+            raise TimeError(f"Clock.end_after.time={str(time)!r}: a run ends later than now. Pass a time above 0.")
         self._replace_horizon(self.horizon._with_end_after(self.timestamp, time))
 
     def _replace_horizon(self, horizon: Horizon) -> None:
@@ -485,7 +492,7 @@ class Clock:
 
     def __setstate__(self, state: StateDict) -> None:
         set_attributes(self, state)
-        self._last_tick_time, self._listeners, self._ticks_to_step = time.monotonic(), Listeners(), -1
+        self._last_tick_time, self._listeners, self._ticks_to_step = monotonic(), Listeners(), -1
         self._last_move = self.timestamp, self.timestamp
 
     # The schedulers that follow the clock

@@ -1,4 +1,4 @@
-"""Horizon: the facts about a run as a whole. Only this module converts units and applies the scale-schedule ratio."""
+"""Horizon: the facts about a run as a whole. It converts units and applies the scale-schedule ratio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from timesched.rules import read_positive, read_ratio
 from timesched.time.timestamp import counts_of
-from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUnit, exact_number, number_text, unit_of
+from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
 
 ConversionFactor = int | float | Fraction
@@ -247,19 +247,12 @@ class Horizon:
         assert self._end is not None and self.max_duration is not None
         _, counter = self._end
         length, length_counter = self.place(time, scale=False)
-        if length <= 0:
-            raise TimeError(f"Clock.end_after.time={str(time)!r}: a run ends later than now. Pass a time above 0.")
         (now,) = counts_of(timestamp, (counter,))
         end = now + self.change(length, length_counter, counter, start=(now, counter))
         if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
         max_duration = Time._make(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
         return Horizon._make(max_duration, self._ratio, self.conversion_factors, scaled=False)
-
-    def with_epochs_of(self, other: Horizon) -> Horizon:
-        """The same run with the epoch length of another horizon, if both epoch lengths are known."""
-        own = self.batches_per_epoch
-        return self.with_epochs(own and (other.batches_per_epoch or own))
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
@@ -361,13 +354,14 @@ class Horizon:
         """
         if one.unit is other.unit:
             return one + other
-        if TimeUnit.DURATION in (one.unit, other.unit):  # the ratio does not stretch a fraction of the run
-            length, counter = self.place("1dur")
-            end = self.after(self.change(*self.place(one), counter), unit_of(counter), other)
-            return Time._make(Fraction(end) / length, TimeUnit.DURATION)
-        unit = max((unit_of(self.place(time)[1]) for time in (one, other)), key=list(TimeUnit).index)
+        if TimeUnit.DURATION in (one.unit, other.unit):
+            divisor, counter = self.place("1dur")
+            unit, sum_unit = unit_of(counter), TimeUnit.DURATION
+        else:
+            divisor = self._ratio  # which does not stretch a fraction of the run
+            unit = sum_unit = max((unit_of(self.place(time)[1]) for time in (one, other)), key=list(TimeUnit).index)
         end = self.after(self.change(*self.place(one), unit), unit, other)
-        return Time._make(Fraction(end) / self._ratio, unit)
+        return Time._make(Fraction(end) / divisor, sum_unit)
 
     def progress(self, timestamp: object) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; above 1 after the end.

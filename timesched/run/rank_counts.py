@@ -12,7 +12,7 @@ from timesched.time.timestamp import read_field
 from timesched.time.units import TimeError
 
 
-def count_batch(process_group: Any, samples: Any, tokens: Any, duration: Any, elapsed: int) -> tuple[Any, Any, int]:
+def sum_over_ranks(process_group: Any, samples: Any, tokens: Any, duration: Any, elapsed: int) -> tuple[Any, Any, int]:
     """The samples, tokens and microseconds of a batch on all ranks. Samples or tokens that no rank passes are None.
 
     `process_group`: as for a `Clock`. The batch took the time `duration`, or `elapsed` microseconds if it is None. If

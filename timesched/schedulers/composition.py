@@ -178,8 +178,6 @@ class WarmupScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         rest = self.schedule.resolve(frame)
         end = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
-        if end.count == 0:
-            return rest
         with name_in_errors(self):
             peak = frame.value_at(end, self.schedule.resolve)
         ramp = shapes.WARMUPS[self.warmup](frame.span(self.t_warmup, self.scale_warmup), self.alpha_s, peak)
@@ -254,8 +252,12 @@ class CooldownScheduler(Schedule):
         shapes.check_decay(f"CooldownScheduler.alpha_f={self.alpha_f}", self.decay, 1.0, self.alpha_f)
 
     def resolve(self, frame: Frame) -> Resolved:
-        if self.horizon is not None:
-            frame = replace(frame, horizon=self.horizon.with_epochs_of(frame.horizon), start=None)
+        horizon = self.horizon
+        if horizon is not None:
+            length = frame.horizon.batches_per_epoch
+            if length is not None and horizon.batches_per_epoch is not None:
+                horizon = horizon.with_epochs(length)
+            frame = replace(frame, horizon=horizon, start=None)
         frame.check_covers_run(self.t_max, self)
         begin, end = self._decay_marks(frame)
         frame.note("decay", begin)

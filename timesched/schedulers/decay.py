@@ -192,7 +192,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         top = inverse_root_decay(float(Fraction(begin - first) / scale), floor)  # where the cooldown begins
         last = self.alpha_f_cooldown if cooldown else top
         down = shapes.linear(Span(end.index, begin, cooldown).done, top, last)
-        return switch(fall, switch(warm, ramp, root) if warm.count else root, down)
+        return switch(fall, switch(warm, ramp, root), down)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

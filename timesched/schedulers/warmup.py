@@ -54,8 +54,6 @@ class _WithWarmup(Schedule):
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
     def _add_warmup(self, end: Mark, rest: Resolved) -> Resolved:
-        if end.count == 0:
-            return rest
         ramp = Span(end.index, 0, end.count)
         return switch(end, shapes.linear(ramp.done, self.alpha_s, self._peak), rest)
 

@@ -59,9 +59,9 @@ class Timestamp(Ordered):
     """How far a run has come: counts of iterations, epochs, batches, samples and tokens, and wall-clock durations.
 
     Counters are `Time`s and never negative. The constructor takes them as ints, times or texts of the right unit. A
-    timestamp is not updated in place, except that `epoch_in_iteration` can be set, as in Composer: `to_next_batch` and
-    similar methods return a new timestamp. A timestamp compares with a `Time` or a time text by the counter of its
-    unit.
+    timestamp is updated in place only by `load_state_dict`, and where `epoch_in_iteration` is set, as in Composer:
+    `to_next_batch` and similar methods return a new timestamp. A timestamp compares with a `Time` or a time text by the
+    counter of its unit.
 
     Raises `TimeError` for a counter in another unit, or a negative or fractional counter.
 
