@@ -395,6 +395,22 @@ def test_a_checkpoint_of_other_schedules_is_refused(tmp_path: Path) -> None:
         make_trainer([Schedules(FALLING)], load_path=str(tmp_path / "none" / "8.pt"))
 
 
+def test_a_refused_checkpoint_changes_no_schedule(tmp_path: Path) -> None:
+    """Also none before the schedule whose state does not fit, and not the average."""
+    entries = [counted, Binding(LINE, "lr"), Binding(LINE, "betas[0]")]
+    average = partial(optim.WeightAverage, half_life="3ba")
+    finish(*make_trainer([Schedules(*entries, average=average)], **saving(tmp_path)))
+    callback = Schedules(*entries[:2], Binding(LinearScheduler(0.5), "betas[0]"), average=average)
+    model, optimizer = make_optimizer()
+    initial = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match="Schedule 2 of the checkpoint: .*different schedule"):
+        make_trainer([callback], load_path=str(tmp_path / "8.pt"), model=model, optimizers=optimizer)
+    assert [scheduler.last_epoch for scheduler in callback.schedulers] == [0, 0, 0]
+    assert callback.average is not None and not torch.equal(next(model.parameters()), initial[0])
+    with callback.average.swapped(model):
+        assert all(map(torch.equal, model.parameters(), initial))
+
+
 @BOTH
 @pytest.mark.filterwarnings("ignore:Schedules is not in the state_dict:UserWarning")
 def test_a_run_begins_anew(kind: Any, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_equal_to_bind_after_every_kind_of_change(case, changes, has_factors):
 def test_equal_to_bind_after_a_change(case, kind):
     pair = Pair(*case, FACTORS)
     pair.steps(4)
-    assert (pair.one._plan is not None) == (
+    assert (pair.one._fast_step is not None) == (
         case in (*SCHEDULES[:2], SCHEDULES[-1])
     )  # else nothing but the full steps are compared
     pair.change(kind, 3)

@@ -6,13 +6,13 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from time import monotonic
 from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules, schedule_units
+from timesched.binding.fast_step import FastStep, make_fast_step
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
@@ -20,9 +20,9 @@ from timesched.hints import argument_hint, arguments_of
 from timesched.reading import find_schedule, read_schedule
 from timesched.run.clock import TICKED, Clock, set_attributes
 from timesched.run.horizon import BatchSizes, ConversionFactor
-from timesched.schedulers.schedule import Schedule, ScheduleLike
-from timesched.time.timestamp import TOTALS, Timestamp
-from timesched.time.units import Counter, TimeUnit
+from timesched.schedulers.schedule import ScheduleLike
+from timesched.time.timestamp import Timestamp
+from timesched.time.units import TimeUnit
 from timesched.time.value import Time, require_time
 from timesched.types import StateDict, Tags
 
@@ -110,7 +110,7 @@ class ScheduleLR(BoundLR):
         if steps > 0:
             _check_initial_values(optimizer, tags)
             _start_after(clock, steps, step_unit)
-        self._plan: _Plan | None = None  # of the next step, if it can be like the last one
+        self._fast_step: FastStep | None = None  # the next step, if it can be like the last one
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
         warn_of_long_warmup(read_schedules(schedule), clock, None)
@@ -128,7 +128,7 @@ class ScheduleLR(BoundLR):
         `Clock.tick` do. Nothing is counted or written then.
         """
         is_plain = epoch is samples is tokens is None
-        if is_plain and self._plan is not None and self._plan.step(self):
+        if is_plain and self._fast_step is not None and self._fast_step.make(self):
             return
         if not is_plain:
             self._check_arguments(epoch, samples, tokens)
@@ -146,7 +146,7 @@ class ScheduleLR(BoundLR):
             set_attributes(clock, dict(zip(TICKED, before)))
             raise
         self._timestamp = clock.timestamp
-        self._plan = _make_plan(self) if is_plain and self._watch is None else None
+        self._fast_step = make_fast_step(self) if is_plain and self._watch is None else None
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
@@ -178,54 +178,7 @@ class ScheduleLR(BoundLR):
         self._timestamp = self.clock.timestamp
 
     def __getstate__(self) -> StateDict:
-        return {**vars(self), "_plan": None}
-
-
-# A step like the last one
-
-
-class _Plan:
-    """A step that is prepared: it counts a usual batch and writes floats, as long as nothing has changed."""
-
-    def __init__(self, scheduler: ScheduleLR, usual_batch: tuple[int, int], count: int, index: int) -> None:
-        self.clock = clock = scheduler.clock
-        self.target, self.cursor = scheduler._target, scheduler._cursor
-        self.samples, self.tokens = usual_batch
-        self.count, self.index = count, index  # of a batch, and in the numbers of a timestamp: what the schedule reads
-        self.function = scheduler.schedule._resolution(clock).function
-        self.batches_per_epoch = clock.dataloader_len
-        self.horizon = clock.horizon
-
-    def step(self, scheduler: ScheduleLR) -> bool:
-        """Make the step of a scheduler; or do nothing, and return False, if something has changed."""
-        clock, timestamp, target = self.clock, scheduler._timestamp, self.target
-        if clock.timestamp is not timestamp or clock.horizon is not self.horizon:
-            return False
-        value = self.function((timestamp._numbers[self.index] + self.count,))
-        if not target.write_at_once(value):
-            return False
-        now = monotonic()
-        microseconds = round((now - clock._last_tick_time) * 1e6)
-        timestamp = timestamp.after_batch(self.samples, self.tokens, microseconds, self.batches_per_epoch)
-        clock._advance(timestamp, now)
-        scheduler._timestamp = timestamp
-        self.cursor.steps += 1
-        return True
-
-
-def _make_plan(scheduler: ScheduleLR) -> _Plan | None:
-    """The plan of the next steps, if they count usual batches, and if the schedule reads one count of them."""
-    clock, schedule = scheduler.clock, scheduler.schedule
-    usual_batch = clock.horizon.usual_batch
-    if scheduler._counts_epochs or usual_batch is None or clock.process_group not in (None, False):
-        return None
-    if not isinstance(schedule, Schedule):
-        return None
-    counters = schedule._resolution(clock).counters
-    counts: dict[Counter, int] = dict(zip((TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN), (1, *usual_batch)))
-    if len(counters) != 1 or not counts.get(counters[0]):
-        return None
-    return _Plan(scheduler, usual_batch, counts[counters[0]], TOTALS[counters[0]])
+        return {**vars(self), "_fast_step": None}
 
 
 # The arguments

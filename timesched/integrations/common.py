@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, bind
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import read_schedules
+from timesched.binding.evaluation import read_schedules, schedule_units
 from timesched.binding.keys import Key
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor, State
@@ -156,8 +156,7 @@ class Schedulers(LRScheduler):
     @cached_property
     def units(self) -> set[TimeUnit]:
         """The unit of the length, and the units that the schedules and the average read on the clock."""
-        averaged = set() if self.average is None else self.average.units()
-        return {self.clock.max_duration.unit}.union(averaged, *(bound.units() for bound in self.bound))
+        return run_units(self.clock, [bound.schedule for bound in self.bound], self.average)
 
     def step(self, epoch: int | None = None) -> None:
         """Write the present values."""
@@ -244,6 +243,12 @@ class Schedulers(LRScheduler):
             self.average.reset_state()
 
 
+def run_units(clock: Any, schedules: Iterable[object], average: Average | None = None) -> set[TimeUnit]:
+    """The unit of the length of a run, and the units that the schedules and the average read on its clock."""
+    averaged = set() if average is None else average.units()
+    return {clock.max_duration.unit}.union(averaged, *(schedule_units(schedule, clock) for schedule in schedules))
+
+
 def pair_states(schedulers: Iterable[Bound], states: Sequence[StateDict]) -> list[tuple[Bound, StateDict]]:
     """Pair each scheduler with the state of its key and tags, if there is one."""
     return [(bound, state) for bound, state in product(schedulers, states) if bound.is_of(state)]
@@ -256,13 +261,13 @@ def load_states(
     average: Average | None = None,
     average_state: StateDict | None = None,
 ) -> None:
-    """Load each scheduler from its state, and the average, or raise `ValueError` and change nothing.
+    """Load each scheduler from its state, and the average. If a state does not fit, raise and change nothing.
 
     Without pairs, `states` still set the clock. An average without a state starts again from the present weights.
     """
     contents = [(bound, bound.read_state(state)) for bound, state in pairs]  # raises before anything is changed
     if average is not None and average_state is not None:
-        average.load_state_dict(average_state)
+        average.load_state_dict(average_state)  # before `restore`, since a state that does not fit is refused here
     for bound, new_state in contents:
         bound.restore(new_state)
     if states and not pairs:

@@ -7,8 +7,8 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain, product
 from typing import Any
 
@@ -226,12 +226,10 @@ class _RunClock:
     """The Trainer's State with a ratio, conversion factors, and the initial length, also after `stop_training()`."""
 
     def __init__(self, state: State, ssr: float, conversion_factors: tuple[object, ...]) -> None:
-        self._state, self.ssr, self.conversion_factors, self.max_duration = (
-            state,
-            ssr,
-            conversion_factors,
-            state.max_duration,
-        )
+        self._state = state
+        self.ssr = ssr
+        self.conversion_factors = conversion_factors
+        self.max_duration = state.max_duration
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
@@ -250,7 +248,6 @@ class _RunSchedulers(Schedulers):
     clock: _RunClock
 
     def __init__(self, callback: Schedules, state: State) -> None:
-        self.state = state
         (optimizer,) = state.optimizers  # a Trainer has one optimizer
         clock = _RunClock(state, callback.ssr, callback._conversion_factors)
         average = make_average(optimizer, clock.copy_as_clock(), callback._make_average)
@@ -269,7 +266,7 @@ class _RunSchedulers(Schedulers):
     @property
     def batches(self) -> int:
         """The batches that the Trainer has done."""
-        return int(self.state.timestamp.batch)
+        return int(self.clock.timestamp.batch)
 
     def check_shared_keys(self, others: Iterable[object]) -> None:
         """Raise `ValueError` if one of the Trainer's own schedulers sets a key that these schedulers set."""
@@ -327,25 +324,49 @@ class _RunSchedulers(Schedulers):
         return {"schedules": tuple(states), **self.average_state()}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Resume from a state, after the time is loaded. Raises `ValueError` for the state of other schedules."""
+        """Resume from a state, after the time is loaded.
+
+        For the state of other schedules, raises `ValueError` and changes nothing. A scheduler that is not of this
+        package reads its state only when it is loaded, after the others that come before it.
+        """
         states = state_dict["schedules"]
         self.check_state(len(states), len(self.schedulers), state_dict.get("average"))
+        contents = []
+        for i, (scheduler, state) in enumerate(zip(self.schedulers, states)):
+            with self._names_schedule(i):
+                contents.append(self._read_state(scheduler, state))
         if self.average is not None:
             self.average.clock = self.clock.copy_as_clock()
             self.average.load_state_dict(state_dict["average"])
-        for i, (scheduler, state) in enumerate(zip(self.schedulers, states)):
-            present = self._identity(scheduler)
-            saved = {name: state[name] for name in present}
-            try:
-                if saved != present:
-                    raise ValueError(f"it was saved with {saved}, and here it is {present}.")
-                scheduler.load_state_dict(state["state"])
-            except ValueError as error:
-                raise ValueError(
-                    f"Schedule {i} of the checkpoint: {error} Make the schedules that were saved, or {self.advice} "
-                    f"to start again."
-                ) from None
-            self.stepped_batches = state["batch"]
+        for i, (scheduler, new_state) in enumerate(zip(self.schedulers, contents)):
+            with self._names_schedule(i):
+                if isinstance(scheduler, Bound):
+                    scheduler.restore(new_state)
+                else:
+                    scheduler.load_state_dict(new_state)
+            self.stepped_batches = states[i]["batch"]
+
+    def _read_state(self, scheduler: Any, state: StateDict) -> Any:
+        """The contents of a scheduler's state; of a scheduler that is not of this package, the state itself.
+
+        Raises `ValueError` for the state of another schedule.
+        """
+        present = self._identity(scheduler)
+        saved = {name: state[name] for name in present}
+        if saved != present:
+            raise ValueError(f"it was saved with {saved}, and here it is {present}.")
+        return scheduler.read_state(state["state"]) if isinstance(scheduler, Bound) else state["state"]
+
+    @contextmanager
+    def _names_schedule(self, index: int) -> Iterator[None]:
+        """Name the schedule in a `ValueError` of a `with` block, and say what to do."""
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(
+                f"Schedule {index} of the checkpoint: {error} Make the schedules that were saved, or {self.advice} "
+                f"to start again."
+            ) from None
 
     def _identity(self, scheduler: object) -> StateDict:
         """The entries of a scheduler's state that say what it is of."""

@@ -22,14 +22,13 @@ except ImportError:  # torchtitan 0.3
     from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
 
 from timesched.binding import Bound
-from timesched.binding.evaluation import schedule_units
 from timesched.binding.groups import require_groups, select_groups
 from timesched.rules import make_list
 from timesched.run.clock import Clock
 from timesched.time.units import TimeUnit
 from timesched.types import StateDict
 
-from .common import Binding, Schedulers, load_states, make_bindings, pair_states
+from .common import Binding, Schedulers, load_states, make_bindings, pair_states, run_units
 
 __all__ = ["Binding", "Schedules"]
 
@@ -120,23 +119,23 @@ class Schedules(LRSchedulersContainer):
         )
         self.on_change = config.on_change
         entries = make_bindings(make_list(config.entries))
-        self._check_entries(optimizers, entries)
+        units = run_units(self.clock, [entry.schedule for entry in entries])
+        self._check_units(units)
+        if TimeUnit.SECOND in units and dist.is_initialized():
+            self.clock.process_group = True  # all ranks use the seconds of the first rank
+        groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
+        for entry in entries:
+            require_groups(groups, entry.tags, "Binding.tags")
         self.schedulers: list[_OptimizerSchedulers] = []
         for optimizer in optimizers:
             selected = [entry for entry in entries if select_groups(optimizer.param_groups, entry.tags)]
             if selected:
                 self.schedulers.append(_OptimizerSchedulers(optimizer, self.clock, selected, config.on_change))
 
-    def _check_entries(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
-        """Raise `ValueError` for units that are not counted, and for tags that no group of any optimizer has."""
-        units = {self.clock.max_duration.unit}.union(*(schedule_units(entry.schedule, self.clock) for entry in entries))
+    def _check_units(self, units: set[TimeUnit]) -> None:
+        """Raise `ValueError` for units that are not counted."""
         for unit in units - {TimeUnit.SECOND}:
             self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
-        if TimeUnit.SECOND in units and dist.is_initialized():
-            self.clock.process_group = True  # all ranks use the seconds of the first rank
-        groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
-        for entry in entries:
-            require_groups(groups, entry.tags, "Binding.tags")
 
     def step(self) -> None:
         """Count a batch, and write the values of the next batch."""

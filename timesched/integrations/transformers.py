@@ -7,25 +7,19 @@ counts the samples and tokens of each step on a `Clock`, and the scheduler's sta
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, DistributedSampler
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
-from transformers.trainer_utils import has_length
 
 from timesched.batch_size.sampler import find_sampler
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import schedule_units
 from timesched.run.clock import Clock
 from timesched.run.horizon import ConversionFactor
 from timesched.run.rank_counts import has_several_ranks
@@ -44,7 +38,9 @@ from .common import (
     check_average,
     make_average,
     make_bindings,
+    run_units,
 )
+from .transformers_epoch import Epoch, measure_epoch
 
 __all__ = ["Binding", "schedule"]
 
@@ -219,7 +215,7 @@ class _CountingCallback(TrainerCallback):
         self.trainer, self.options = trainer, options
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
-        self.epoch: _Epoch  # of this loader
+        self.epoch: Epoch  # of this loader
         self.schedulers: _TrainerSchedulers
         self.tokens: int  # that the Trainer has counted
         self.last_values: dict[str, float] = {}  # with which the last batch ran
@@ -265,13 +261,11 @@ class _CountingCallback(TrainerCallback):
                 f"TrainingArguments.optim={str(self.trainer.args.optim.value)!r}: the Trainer has an optimizer for "
                 f"each layer, which no schedule reaches. Use an optimizer of all layers, such as optim='galore_adamw'."
             )
-        self.epoch = _measure_epoch(self.loader, self.trainer)
+        self.epoch = measure_epoch(self.loader, self.trainer)
         clock = self._make_clock(num_training_steps)
         options = self.options
         average = make_average(optimizer, clock, options.average)
-        average_units = set() if average is None else average.units()
-        entry_units = (schedule_units(entry.schedule, clock) for entry in options.entries)
-        units = {clock.max_duration.unit}.union(average_units, *entry_units)
+        units = run_units(clock, [entry.schedule for entry in options.entries], average)
         self._check_units(units, clock)
         counts_per_rank = options.count is not None or TimeUnit.SECOND in units  # the Trainer counts for all ranks
         clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
@@ -407,54 +401,3 @@ class _TrainerSchedulers(CountingSchedulers):
                 f"size pass max_duration to schedule(): the saved length, or from the start a length in samples or "
                 f"tokens."
             ) from error
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    """The batches and samples that a data loader returns in an epoch, to all ranks."""
-
-    batches: int | None  # steps of the optimizer; None where the loader has no length
-    samples_per_batch: int  # of a full batch
-    samples: int  # of all batches, without samples that ranks repeat to fill a batch
-
-    def samples_of(self, batches: int) -> int:
-        """The samples of the first `batches` batches of a run."""
-        epochs, batch_in_epoch = divmod(batches, self.batches or 1)
-        return epochs * self.samples + min(batch_in_epoch * self.samples_per_batch, self.samples)
-
-
-def _measure_epoch(loader: Any, trainer: Trainer) -> _Epoch:
-    """Measure the epoch of a Trainer's data loader, by the sizes of the loader if its batch sampler has a length."""
-    accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
-    ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # accelerate's shard divides it among ranks
-    size = getattr(inner, "batch_size", None) or size
-    sampler: Any = getattr(inner, "sampler", None)
-    repeats_samples = hasattr(sampler, "repeat_count") and hasattr(sampler, "mini_repeat_count")
-    if repeats_samples:  # in TRL: the loader's batch has the prompts of several microbatches, and comes once for each
-        size = trainer._train_batch_size
-    if has_length(sampler) and isinstance(batch_sampler, BatchSamplerShard):
-        ranks = batch_sampler.num_processes
-    split = getattr(batch_sampler, "split_batches", False) or getattr(loader, "split_batches", False)
-    microbatch = size if split else size * ranks
-    batch = microbatch * accumulation
-    if not has_length(loader):
-        return _Epoch(None, batch, batch)
-    full = len(loader) * microbatch
-    if repeats_samples:
-        samples = full
-    elif has_length(sampler):
-        samples = _count_samples(sampler, loader, trainer, ranks)
-    else:  # the samples of the dataset, if the loader can have read all of it
-        samples = trainer.num_examples(loader)
-        samples = samples if full - batch < samples else full
-    return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
-
-
-def _count_samples(sampler: Sized, loader: DataLoader[object], trainer: Trainer, ranks: int) -> int:
-    """Count the samples that the sampler of a data loader returns in an epoch, to all ranks."""
-    if isinstance(sampler, DistributedSampler) and not isinstance(loader.batch_sampler, BatchSamplerShard):
-        return int(trainer.num_examples(loader))
-    is_shared = isinstance(loader.batch_sampler, BatchSamplerShard) or isinstance(loader, DataLoaderDispatcher)
-    return len(sampler) * (1 if is_shared else ranks)  # otherwise each rank has its own sampler
