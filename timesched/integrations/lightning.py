@@ -113,7 +113,7 @@ def schedule(
         ssr=ssr,
         log=log,
     )
-    unused = [c for c in trainer.callbacks if isinstance(c, _CountingCallback) and not c.configs(trainer)]
+    unused = [c for c in trainer.callbacks if isinstance(c, _CountingCallback) and not c.configs()]
     counting = unused[0] if unused else _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
     if options not in (counting.options, RunOptions()):
         raise ValueError(
@@ -177,13 +177,14 @@ class _CountingCallback(Callback):
         self.swapped = ExitStack()  # closing it restores the weights
         self.pending: object = None  # a microbatch that has begun, and was not added to the counts yet
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
-        self._continue_earlier_fit(trainer)
+        self._continue_earlier_fit()
 
-    def _continue_earlier_fit(self, trainer: Trainer) -> None:
+    def _continue_earlier_fit(self) -> None:
         """Set the clock to the end of an earlier fit of the Trainer, which this fit continues. Trial fits do not count.
 
         Raises `ValueError` if the earlier fit has reached the length of this one.
         """
+        trainer = self.trainer
         earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
         if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
             return
@@ -194,13 +195,13 @@ class _CountingCallback(Callback):
                 f"it. Pass a greater length, or make a new Trainer."
             )
 
-    def configs(self, trainer: Trainer) -> list[LRSchedulerConfig]:
+    def configs(self) -> list[LRSchedulerConfig]:
         """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
-        return [config for config in trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
+        return [config for config in self.trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that Lightning steps the schedulers after each step of the optimizer."""
-        configs = self.configs(trainer)
+        configs = self.configs()
         if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
             raise ValueError(
                 "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
@@ -217,7 +218,7 @@ class _CountingCallback(Callback):
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
             self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
-        self._stop_at_end(trainer)
+        self._stop_at_end()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Note the counts of a microbatch, and log the values that it runs with."""
@@ -225,12 +226,12 @@ class _CountingCallback(Callback):
         if self.manual:
             self.count_batch()  # the batch in which a checkpoint was saved
         if batch_idx == 0 or self.resumed:  # earlier, Lightning does not know its position in the epoch
-            self._follow_epoch(trainer, batch_idx)
+            self._follow_epoch(batch_idx)
         is_first = self.schedulers[0].counts is None  # microbatch of its batch
         self.pending = batch
         # Lightning's own LearningRateMonitor asks the same private attribute. No public one says when the Trainer logs.
         if self.options.log and is_first and trainer._logger_connector.should_update_logs:
-            self._log_values(trainer)
+            self._log_values()
 
     def is_batch_refused(self) -> bool:
         """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
@@ -254,7 +255,7 @@ class _CountingCallback(Callback):
         self.add_pending()
         if self.manual:
             self.count_batch()
-        self._stop_at_end(trainer)
+        self._stop_at_end()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count an epoch whose length was not known, or that ended early."""
@@ -264,7 +265,7 @@ class _CountingCallback(Callback):
         is_end = trainer.is_last_batch if batches is None else batches.num_batches() == 0
         if is_end and timestamp.batch_in_epoch > 0:
             self.clock._set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
-        self._stop_at_end(trainer)
+        self._stop_at_end()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the Trainer ended before the schedules."""
@@ -282,11 +283,12 @@ class _CountingCallback(Callback):
 
     on_exception = on_validation_end
 
-    def _follow_epoch(self, trainer: Trainer, batch_idx: int) -> None:
+    def _follow_epoch(self, batch_idx: int) -> None:
         """Set the clock to the position of the Trainer, before a microbatch of an epoch.
 
         If batches grow, the clock counts the epochs of the data: the Trainer counts an epoch without a batch, too.
         """
+        trainer = self.trainer
         if find_sampler(trainer.train_dataloader) is not None:
             return
         batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
@@ -297,19 +299,19 @@ class _CountingCallback(Callback):
         self.clock._set_epochs(_batches_per_epoch(trainer), timestamp)
         self.resumed = False
 
-    def _log_values(self, trainer: Trainer) -> None:
+    def _log_values(self) -> None:
         """Log the values as `LearningRateMonitor` does: `LightningModule.log` would round them to float32."""
         values = {}
         for i, schedulers in enumerate(self.schedulers):
             suffix = f"-{i}" if i else ""
             values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
-        for logger in trainer.loggers:
+        for logger in self.trainer.loggers:
             # The step at which the Trainer logs. `global_step` counts each of several optimizers.
-            logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+            logger.log_metrics(values, step=self.trainer.fit_loop.epoch_loop._batches_that_stepped)
 
-    def _stop_at_end(self, trainer: Trainer) -> None:
+    def _stop_at_end(self) -> None:
         if self.options.max_duration is not None and self.clock.done:
-            trainer.should_stop = True
+            self.trainer.should_stop = True
 
 
 def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) -> Clock:
