@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from timesched import fields
 from timesched.maths import shapes
 from timesched.maths.curves import decay
+from timesched.maths.ops import Value
 from timesched.maths.positions import Frame, Milestones, Resolved
-from timesched.rules import read_positive
+from timesched.rules import NonNegativeTime, read_positive
 from timesched.run.horizon import BatchSizes, Horizon, State
 from timesched.schedulers.schedule import Schedule
 from timesched.time.units import Exact, TimeUnit, unit_of
@@ -73,13 +75,18 @@ class HalfLife(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         horizon = frame.horizon
-        time, counter = horizon.place(self.time, scale=False)
+        half_life, counter = horizon.place(self.time, scale=False)
+
+        def value_of_step(count: Exact, unit: TimeUnit) -> Value:
+            return decay(half_lives(horizon.change(count, unit, counter), half_life), self.beta)
+
         factors = horizon.conversion_factors
-        batch_sizes = None if factors.is_fixed(TimeUnit.BATCH, unit_of(counter)) else factors.batch_sizes
-        sizes = () if batch_sizes is None else batch_sizes.entries
-        steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
-        values = [decay(half_lives(horizon.change(*step, counter), time), self.beta) for step in steps]
-        return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)
+        if factors.batch_sizes is None or factors.is_fixed(TimeUnit.BATCH, unit_of(counter)):
+            value = value_of_step(1, TimeUnit.BATCH)
+            return lambda counts: value
+        sizes = factors.batch_sizes.entries
+        points = Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]])
+        return shapes.levels(points, [value_of_step(size, TimeUnit.SAMPLE) for _, size in sizes])
 
     def __repr__(self) -> str:
         time = repr(str(self.time))
@@ -122,6 +129,6 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Horizon | State) -> flo
     if isinstance(horizon.samples_per_batch, BatchSizes):
         problem = f"under a batch-size schedule, {time} has no single number of steps"
         raise ValueError(f"weight_decay_for.horizon: {problem}. Pass a horizon with one batch size.")
-    length = fields.time(above=0).metadata["read"]("weight_decay_for.time", time)
+    length: Any = NonNegativeTime(above=0).read("weight_decay_for.time", time)
     steps = horizon.change(*horizon.place(length, scale=False), TimeUnit.BATCH)
     return float(1 / (read_positive("weight_decay_for.lr", lr) * Fraction(steps)))

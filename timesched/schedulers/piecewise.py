@@ -7,18 +7,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from timesched.fields import choice, number, time
 from timesched.maths import shapes
 from timesched.maths.positions import Frame, Resolved, UnsuitableRun
+from timesched.rules import Choice, NonNegativeTime, Number
 from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError
 from timesched.time.value import Time
 
 __all__ = ["PiecewiseScheduler"]
 
-_read_time = time().metadata["read"]
-_read_value = number().metadata["read"]
-_read_shape = choice("linear", *shapes.DECAYS).metadata["read"]
+_RULES = (NonNegativeTime(), Number(), Choice(tuple(shapes.DECAYS)))  # of a point's time, value and shape
 Point = tuple[Time, float, str]
 
 
@@ -28,9 +26,8 @@ def _read_points(name: str, value: Any) -> tuple[Point, ...]:
         parts = tuple(point) if _is_list(point) else ()
         if len(parts) not in (2, 3):
             raise TimeError(f"{name}[{i}]={point!r}: this is not a point. Pass [time, value] or [time, value, shape].")
-        readers = (_read_time, _read_value, _read_shape)
-        items = zip(readers, (*parts, "linear"))
-        points.append(tuple(read(f"{name}[{i}][{j}]", part) for j, (read, part) in enumerate(items)))
+        items = zip(_RULES, (*parts, "linear"))
+        points.append(tuple(rule.read(f"{name}[{i}][{j}]", part) for j, (rule, part) in enumerate(items)))
     if not points:
         raise TimeError(f"{name}={value!r}: there are no points. Pass a list such as [['0ba', 0.0], ['10ba', 1.0]].")
     for (earlier, start, _), (later, end, shape) in pairwise(points):
