@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain, islice
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import ParamGroup, StateDict
 
-from .base.hyperparameters import SWITCH, Number, rule_table
+from .base.hyperparameters import SWITCH, Number, all_parameters, rule_table
 from .base.sharding import distribution, local_shard, local_shards
 from .state.checkpoint import parameter_names
 from .state.optimizer import Optimizer, State, fill_state
@@ -210,7 +210,7 @@ class WeightAverage(Optimizer):
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
         groups = [group for group in self.param_groups if group is not self._buffer_group]  # these follow their module
-        self.check_not_all_on_meta(_all_parameters(groups))
+        self.check_not_all_on_meta(all_parameters(groups))
         self._replace_moved_buffers()
         self._keeper.follow(self)
         times = self._run_times()
@@ -249,7 +249,7 @@ class WeightAverage(Optimizer):
 
     def _averages(self) -> list[Tensor]:
         """The averages of all parameters, as the shards of this rank."""
-        params = _all_parameters(self.param_groups)
+        params = all_parameters(self.param_groups)
         in_order = all(map(is_, params, self.state))  # nearly always true, and then no lookup is needed
         states = self.state.values() if in_order else [self.state[p] for p in params]
         return local_shards([state[AVERAGE] for state in states])
@@ -343,7 +343,7 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("swapped()")
         self._replace_moved_buffers()
         self._keeper.follow(self)
-        if model is None and any(distribution(p) is not None for p in _all_parameters(self.param_groups)):
+        if model is None and any(distribution(p) is not None for p in all_parameters(self.param_groups)):
             raise ValueError(
                 "WeightAverage.swapped(): FSDP may hold gathered copies of parameters that are DTensors. Pass the "
                 "model, as in average.swapped(model)."
@@ -375,7 +375,7 @@ class WeightAverage(Optimizer):
 
     def _check_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """The hook of all optimizers before a step."""
-        if any(p in self.state for p in _all_parameters(optimizer.param_groups)):
+        if any(p in self.state for p in all_parameters(optimizer.param_groups)):
             self._check_not_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
@@ -445,10 +445,6 @@ def _save_moment(moment: Mapping[str, int], keys: Mapping[str, str]) -> dict[str
     return {key: moment.get(name, 0) for name, key in keys.items()}
 
 
-def _all_parameters(groups: list[ParamGroup]) -> list[Tensor]:
-    return list(chain.from_iterable(map(itemgetter("params"), groups)))
-
-
 def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
     """The buffers of a module that its state dict has, by name."""
     buffers: dict[str, Tensor] = {}
@@ -486,7 +482,7 @@ def _move_all(moves: list[tuple[list[Tensor], list[Tensor], Tensor]]) -> None:
 
 def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The present values of the parameters on this rank. Writing into these tensors changes the parameters."""
-    return local_shards([p.detach() for p in _all_parameters(optimizer.param_groups)])
+    return local_shards([p.detach() for p in all_parameters(optimizer.param_groups)])
 
 
 def _write_parameters(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:

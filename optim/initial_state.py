@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -114,7 +113,8 @@ def state_bytes(target: torch.optim.Optimizer | tuple[object, ...]) -> int:
     optimizer = target if isinstance(target, torch.optim.Optimizer) else make_optimizer(target, fake)
     with fake:
         missing = missing_state(optimizer, "state_bytes")
-        return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))
+        values = tree_leaves(list({**optimizer.state, **missing}.values()))
+        return sum(local_shard(x, x).nbytes for x in values if isinstance(x, Tensor))
 
 
 def make_optimizer(target: object, fake: FakeTensorMode) -> torch.optim.Optimizer:
@@ -128,11 +128,6 @@ def make_optimizer(target: object, fake: FakeTensorMode) -> torch.optim.Optimize
             values[key] = x.item()
     with fake:
         return kind(params, **values)
-
-
-def total_bytes(values: Iterable[object]) -> int:
-    """The total bytes of the tensors among the values. A distributed tensor counts as its local part."""
-    return sum(local_shard(x, x).nbytes for x in values if isinstance(x, Tensor))
 
 
 # The initial state of a known class

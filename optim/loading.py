@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from timesched.types import ParamGroup, StateDict
 
 from .average import WeightAverage
+from .base.hyperparameters import all_parameters
 from .groups.parameters import remove_wrappers
 from .initial_state import preinitialize, require_known_class
 from .state.keeper import describe_tensor
@@ -82,7 +82,7 @@ def load_by_name(
         saved_names = _read_names(saved_groups, "load_by_name.state_dict", "Pass its names as names=")
     else:
         saved_names = _clean_names(_check_names(saved_groups, list(names)), "load_by_name.names")
-    number_by_name = dict(zip(saved_names, _members(saved_groups)))
+    number_by_name = dict(zip(saved_names, all_parameters(saved_groups)))
     missing_names = [name for name in names_here if name not in number_by_name]
     if missing_names and missing == "error":
         raise ValueError(
@@ -91,7 +91,7 @@ def load_by_name(
         )
 
     states: dict[int | str, Any] = {}
-    for number, name, p in zip(_members(groups), names_here, _members(optimizer.param_groups)):
+    for number, name, p in zip(all_parameters(groups), names_here, all_parameters(optimizer.param_groups)):
         state = state_dict["state"].get(number_by_name.get(name))
         if state:
             states[number] = state
@@ -108,11 +108,6 @@ def load_by_name(
         preinitialize(optimizer)
     known = set(names_here)
     return LoadedByName(missing_names, [name for name in saved_names if name not in known])
-
-
-def _members(groups: Iterable[ParamGroup]) -> list[Any]:
-    """The members of all groups: tensors, or numbers in a state dict. torch.distributed.checkpoint writes names."""
-    return list(chain.from_iterable(group["params"] for group in groups))
 
 
 def _find_names(groups: Sequence[ParamGroup]) -> list[str] | None:
@@ -142,7 +137,7 @@ def _check_names(saved_groups: Sequence[ParamGroup], names: list[str]) -> list[s
         raise ValueError("load_by_name.names: it has values that are not strings. Pass the names alone.")
     if _find_names(saved_groups) is not None:
         raise ValueError("load_by_name.names: the state dict has names itself. Leave out `names`.")
-    count = len(_members(saved_groups))
+    count = len(all_parameters(saved_groups))
     if len(names) != count:
         raise ValueError(
             f"load_by_name.names: it has {len(names)} names, and the state dict has {count} parameters. Pass a name "

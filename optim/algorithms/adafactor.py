@@ -13,7 +13,7 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
-from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero
+from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero, select, stack_tensors
 from ..state.optimizer import State
 from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
@@ -171,8 +171,9 @@ class Adafactor(RuleOptimizer):
             shape = placement.full[indices[0]].shape if placement else p[indices[0]].shape
             if p[indices[0]].numel() == 0 and placement is None:  # a rank without a shard still takes part in the sums
                 continue
-            stacks = {name: _stack(xs, indices, shape) for name, xs in columns.items()}
-            factors = {name: _stack_factor(c, indices) for name, c in f.items()}
+            stacks = {name: _stack_wide(xs, indices, shape) for name, xs in columns.items()}
+            # Factors that each parameter has itself are joined in one tensor.
+            factors = {name: stack_tensors(select(c, indices)) if isinstance(c, list) else c for name, c in f.items()}
             _update_stacks(h, factors, stacks, shape, placement)
             for name, stack in stacks.items():
                 targets = [columns[name][i] for i in indices]
@@ -180,16 +181,11 @@ class Adafactor(RuleOptimizer):
                     copy_(targets, list(stack.view(-1, *targets[0].shape).to(targets[0].dtype).unbind()))
 
 
-def _stack(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
+def _stack_wide(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
     """The stack of some tensors, in float32 at least. For a single tensor in float32 or float64, it is a view."""
-    stack = torch.stack([xs[i] for i in indices]) if len(indices) > 1 else xs[indices[0]].unsqueeze(0)
-    stack = stack if shape else stack.unsqueeze(1)  # norms need a dimension of elements
-    return stack.float() if stack.dtype.itemsize < 4 else stack
-
-
-def _stack_factor(c: object, indices: list[int]) -> Any:
-    """A factor for a stack. If each parameter has its own factor, they are joined in one tensor."""
-    return torch.stack([c[i] for i in indices]) if isinstance(c, list) else c
+    stacked = stack_tensors(select(xs, indices))
+    stacked = stacked if shape else stacked.unsqueeze(1)  # norms need a dimension of elements
+    return stacked.float() if stacked.dtype.itemsize < 4 else stacked
 
 
 def _update_stacks(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched import rules
+from timesched import rules as base_rules
 from timesched.binding.groups import check_own_tags
 from timesched.binding.groups import read_tags as read_tag_list
 from timesched.maths.ops import host_scalar
@@ -20,7 +20,7 @@ from timesched.types import ParamGroup, Tags
 
 
 @dataclass(frozen=True)
-class Number(rules.Number):
+class Number(base_rules.Number):
     """A finite number, or a 0-dim floating-point tensor that holds one."""
 
     integer: bool = False  # an int, and never a tensor: it decides shapes
@@ -105,7 +105,7 @@ class Counts(Rule):
         return value
 
 
-class Choice(rules.Choice):
+class Choice(base_rules.Choice):
     """One of a few values. None is not False, and 1 is not True."""
 
     def read(self, name: str, value: Any) -> Any:
@@ -135,6 +135,11 @@ NON_NEGATIVE = Number(least=0)
 FRACTION = Number(least=0, below=1)
 BETAS = NumberTuple((FRACTION, FRACTION))
 SWITCH = Choice((False, True))
+
+
+def all_parameters(groups: Iterable[ParamGroup]) -> list[Any]:
+    """The members of all groups, in order: parameters, or their numbers or names in the groups of a state dict."""
+    return [p for group in groups for p in group["params"]]
 
 
 def check_group(rules: Mapping[str, Rule], group: ParamGroup, where: str) -> None:

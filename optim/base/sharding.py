@@ -88,9 +88,9 @@ def local_shard(x: Any, p: Any) -> Tensor:
     return x.to_local()  # type: ignore[no-any-return]  # DTensor's methods are untyped
 
 
-def local_shards(xs: list[Tensor]) -> list[Tensor]:
+def local_shards(xs: Sequence[Tensor]) -> list[Tensor]:
     """This rank's shards of distributed tensors. Other tensors stay as they are."""
-    return [local_shard(x, x) for x in xs] if DTENSOR_CLASSES else xs
+    return [local_shard(x, x) for x in xs] if DTENSOR_CLASSES else list(xs)
 
 
 def full_tensor(x: Any) -> Tensor:

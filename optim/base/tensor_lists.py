@@ -42,8 +42,13 @@ addcmul = torch._foreach_addcmul  # xs + value * ys * zs
 
 
 def select(xs: Sequence[Any], indices: Iterable[int]) -> list[Any]:
-    """The tensors, or what else is in a list, at some indices."""
+    """The elements of a list at some indices."""
     return [xs[i] for i in indices]
+
+
+def stack_tensors(xs: Tensors) -> Tensor:
+    """Stack tensors of one shape. A single tensor becomes a view."""
+    return torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
 
 
 def is_zero(factor: Factor) -> bool:
@@ -51,14 +56,14 @@ def is_zero(factor: Factor) -> bool:
     return isinstance(factor, (int, float)) and factor == 0
 
 
-def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACK_LIMIT) -> list[list[int]]:
+def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0) -> list[list[int]]:
     """The indices of tensors to stack, since one operation on several tensors of one shape is one launch on a GPU.
 
-    Tensors stay alone with `alone=True`, in graphs, and where they are not contiguous. A stack has at most `on_cpu` or
-    `on_gpu` elements, since stacks take memory and large tensors gain nothing.
+    Tensors stay alone with `alone=True`, in graphs, and where they are not contiguous. A stack has at most `on_cpu`
+    elements on the CPU and `STACK_LIMIT` on a GPU, since stacks take memory and large tensors gain nothing.
     """
     groups: dict[Any, list[int]] = {}
-    limit = on_gpu if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
+    limit = STACK_LIMIT if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
     if alone or torch.compiler.is_compiling():
         limit = 0
     for i, x in enumerate(xs):

@@ -18,9 +18,9 @@ def factor_key(settings: Mapping[str, Any]) -> str:
 def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> list[NamedParameter]:
     """Set the learning rate of each parameter: the argument `lr`.
 
-    It is the `lr` of a rule, or else this one, times the factor of the parameter. The group keeps the factor as
-    `lr_factor`, and has no `adjust_learning_rate`. The factor is the one of `adjust_learning_rate`, or else the one of
-    `layer_decay`, and both are multiplied by the factor of `base_model`.
+    The learning rate is the `lr` of a rule, or else the argument, times the factor of the parameter. The group keeps
+    the factor as `lr_factor`, and has no `adjust_learning_rate`. The factor comes from `adjust_learning_rate`, or else
+    from `layer_decay`, and is multiplied by the factor of `base_model`.
 
     With `matrices`, `lr` may be a dict by algorithm, such as `{"muon": 0.02, "adamw": 3e-4}`.
 

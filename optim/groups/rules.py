@@ -49,9 +49,9 @@ def read_selectors(value: object, source: str) -> tuple[Selector, ...]:
     return selectors
 
 
-def read_rules(rules: object, name: str = "rules") -> list[Claim]:
-    """Read the dicts of `configure_param_groups(rules=...)` as claims. Errors call the list `name`."""
-    return [read_rule(rule, f"{name}[{i}]") for i, rule in enumerate(require_rules(rules, name))]
+def read_rules(rules: object) -> list[Claim]:
+    """Read the dicts of `configure_param_groups(rules=...)` as claims."""
+    return [read_rule(rule, f"rules[{i}]") for i, rule in enumerate(require_rules(rules, "rules"))]
 
 
 def require_rules(rules: object, name: str) -> list[Any]:

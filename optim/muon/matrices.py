@@ -16,7 +16,19 @@ from torch import Tensor
 from timesched.types import ParamGroup
 
 from ..base.sharding import Placement, distribute_like, full_tensor, local_shard, make_dtensor, row_placement
-from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_cautiously_, is_zero, lerp, lerp_, mul_
+from ..base.tensor_lists import (
+    Columns,
+    Tensors,
+    add,
+    add_,
+    copy_,
+    decay_cautiously_,
+    is_zero,
+    lerp,
+    lerp_,
+    mul_,
+    stack_tensors,
+)
 from ..step.work import Factors
 from .newton_schulz import orthogonalize
 
@@ -94,8 +106,8 @@ def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments
     """
     shape, count = directions[0].shape, len(directions)
     stack, rows, columns = matrix_shape(shape, h)
-    matrices = _stack(directions).reshape(count, *stack, rows, columns)
-    moments = _stack(second_moments).view(count, *stack, rows, 1) if second_moments else None
+    matrices = stack_tensors(directions).reshape(count, *stack, rows, columns)
+    moments = stack_tensors(second_moments).view(count, *stack, rows, 1) if second_moments else None
     sizes = block_rows(rows, h)
     parts: list[Tensor] = []
     start = 0
@@ -142,11 +154,6 @@ def learning_rate_scale(shape: torch.Size, h: ParamGroup, rows: int) -> float:
         return 0.2 * math.sqrt(max(rows, columns))
     ratio = rows / columns if columns else 1.0
     return math.sqrt(ratio if variant == "spectral_unclamped" else max(1.0, ratio))
-
-
-def _stack(xs: Tensors) -> Tensor:
-    """Stack tensors of one shape. A single tensor becomes a view."""
-    return torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
 
 
 def _normalize_rows(o: Tensor, v: Tensor, one_minus_beta2: Any) -> Tensor:

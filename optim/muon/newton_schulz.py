@@ -18,9 +18,8 @@ from ..precision.options import resolve_dtype
 from ..step.work import Factors
 
 # The most elements that are made orthogonal in one call: a small part of the memory on the CPU. On other devices, where
-# a launch takes longer than the product of two small matrices, as many as are stacked for the step.
+# a launch takes longer than the product of two small matrices, STACK_LIMIT counts, as for the stacks of a step.
 TOGETHER = 1 << 22
-TOGETHER_ON_GPU = STACK_LIMIT
 
 JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
 
@@ -82,7 +81,7 @@ def iteration_dtype(x: Tensor, h: Factors) -> torch.dtype:
 
 def matrices_at_once(x: Tensor, size: int) -> int:
     """The number of matrices of `size` elements that are made orthogonal in one call on the device of `x`."""
-    return max(1, (TOGETHER if x.is_cpu else TOGETHER_ON_GPU) // max(1, size))
+    return max(1, (TOGETHER if x.is_cpu else STACK_LIMIT) // max(1, size))
 
 
 def orthogonalize(x: Tensor, h: Factors) -> Tensor:

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import HYPERPARAMETERS, check_group, read_tags
+from ..base.hyperparameters import HYPERPARAMETERS, all_parameters, check_group, read_tags
 from ..base.scalar_states import STEP
 from ..precision.options import REMAINDER, RULES, resolve_dtype
-from .keeper import State, StatefulOptimizer, cast_invariants, describe_tensor
+from .keeper import State, cast_invariants, describe_tensor
 
 # These keys say how a step runs. A state dict does not decide about them.
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
 
 
-def load(optimizer: StatefulOptimizer, saved: Mapping[str, object]) -> None:
+def load(optimizer: Any, saved: Mapping[str, object]) -> None:
     """Write a state dict into an optimizer. If something differs, a `ValueError` names it and nothing has changed."""
     name = type(optimizer).__name__
     for key in ("state", "param_groups"):
@@ -42,7 +42,7 @@ def load(optimizer: StatefulOptimizer, saved: Mapping[str, object]) -> None:
                 state[key] = state[key].copy_(value) if isinstance(state[key], Tensor) else copy.deepcopy(value)
 
 
-def _read_groups(optimizer: StatefulOptimizer, saved: Any, name: str) -> list[ParamGroup]:
+def _read_groups(optimizer: Any, saved: Any, name: str) -> list[ParamGroup]:
     """The values that each group gets."""
     groups = optimizer.param_groups
     if len(saved) != len(groups):
@@ -69,7 +69,7 @@ def parameter_names(groups: Any) -> list[Any]:
     return [number if isinstance(number, str) else name for number, name in pairs]
 
 
-def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
+def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
     """The values that a group gets from the group of the state dict."""
     name = type(optimizer).__name__
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
@@ -78,23 +78,23 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
             f"{where}it has {len(saved_group.get('params', ()))} parameters in 'params', but this optimizer's group "
             f"has {len(group['params'])}. Build the optimizer with the saved parameters in their order."
         )
-    rule = optimizer.algorithm_of(group)
-    lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
+    algorithm = optimizer.algorithm_of(group)
+    lacking = [key for key in algorithm.hyper if key not in values and key not in algorithm.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
     if lacking and not group["params"]:
         raise ValueError(
             f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses "
             "the values of such a group, unless it is the last group. Put it last, or leave it out."
         )
-    if rule.hyper and (lacking or unexpected):
+    if algorithm.hyper and (lacking or unexpected):
         difference = f"lacks {_join_names(lacking)}" if lacking else f"has {_join_names(unexpected)}"
         raise ValueError(f"{where}it {difference}. Load it into the class that saved it, not {name}.")
-    check_group(rule.hyper, values, where)
+    check_group(algorithm.hyper, values, where)
     new_group = {**group, **values}
-    rule.check_combination(new_group, where)
+    algorithm.check_combination(new_group, where)
     for p in group["params"]:
-        rule.check_parameter(p, new_group, where)
-    for key in rule.structural:
+        algorithm.check_parameter(p, new_group, where)
+    for key in algorithm.structural:
         if key in values and bool(values[key]) != bool(group[key]):
             raise ValueError(
                 f"{where}{key}={values[key]!r}: this {name} was built with {key}={group[key]!r}, which decides about "
@@ -108,10 +108,10 @@ def _read_group(optimizer: StatefulOptimizer, group: ParamGroup, saved_group: Pa
 
 
 def _read_states(
-    optimizer: StatefulOptimizer, saved: Mapping[str, Any], new_groups: list[ParamGroup], name: str
+    optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup], name: str
 ) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
-    numbers = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
+    numbers = all_parameters(saved["param_groups"])
     known = set(numbers)
     for number in saved["state"]:
         if number not in known:
@@ -121,7 +121,8 @@ def _read_states(
 
     @functools.cache
     def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
-        return optimizer.initial_states(new_groups)
+        fresh: dict[Tensor, State] = optimizer.initial_states(new_groups)
+        return fresh
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
@@ -146,7 +147,7 @@ def _read_states(
     return states
 
 
-def _adapt_state(optimizer: StatefulOptimizer, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
+def _adapt_state(optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
     """The saved state of a parameter in this class's form, with the states that its precision options add."""
     state, saved_state = optimizer.state[p], optimizer.adapt_state(saved_state, p, group)
     remainder = saved_state.pop(REMAINDER, None)  # torch's flattened dicts have an empty dict if there was none

@@ -8,17 +8,17 @@ changes before any kernel runs.
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import chain
 from operator import is_
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from timesched.types import ParamGroup, StateDict
 
+from ..base.hyperparameters import all_parameters
 from ..base.sharding import remember_dtensor
 from ..precision.options import REMAINDER
 
@@ -27,21 +27,6 @@ State = dict[str, Any]
 # Dynamo's comparison of many tensors. In Python, the comparison takes three times as long, and a step of small tensors
 # a quarter longer. The class is private. Without it, every step uses the slower comparison.
 TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
-
-
-class StatefulOptimizer(Protocol):
-    """The part of an optimizer that the keeper and a load use: see the methods of `Optimizer`."""
-
-    param_groups: list[ParamGroup]
-    state: defaultdict[Tensor, Any]
-
-    def algorithm_of(self, group: ParamGroup) -> Any: ...
-
-    def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]: ...
-
-    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None: ...
-
-    def adapt_state(self, state: State, p: Tensor, group: ParamGroup) -> State: ...
 
 
 class StateKeeper:
@@ -61,10 +46,10 @@ class StateKeeper:
     def __getstate__(self) -> StateDict:
         return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled, nor prepared steps
 
-    def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
+    def keep(self, optimizer: Any, states: Mapping[Tensor, State]) -> None:
         """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
         optimizer.state.update(states)
-        params = set(_all_parameters(optimizer))
+        params = set(all_parameters(optimizer.param_groups))
         for stray in [p for p in optimizer.state if p not in params]:
             del optimizer.state[stray]
         self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
@@ -76,7 +61,7 @@ class StateKeeper:
         """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
         return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
 
-    def follow(self, optimizer: StatefulOptimizer) -> None:
+    def follow(self, optimizer: Any) -> None:
         """Let the state follow all parameters. If it cannot, raise `ValueError` and change nothing.
 
         If a parameter was moved or cast, its state is moved or cast with its values. If a parameter is new, or its
@@ -86,7 +71,7 @@ class StateKeeper:
         if self.unchanged_states(optimizer) is None:
             self.follow_changes(optimizer)
 
-    def unchanged_states(self, optimizer: StatefulOptimizer) -> list[State] | None:
+    def unchanged_states(self, optimizer: Any) -> list[State] | None:
         """The states of all parameters, in order, if all kinds are the same as before. Otherwise None."""
         params, states = _parameters_and_states(optimizer)
         if self._guards is None or len(params) != len(optimizer.state):  # there may be state of a parameter that left
@@ -96,7 +81,7 @@ class StateKeeper:
         except TypeError:  # a parameter without state, a different number of tensors, or an object that is not a tensor
             return None
 
-    def follow_changes(self, optimizer: StatefulOptimizer) -> None:
+    def follow_changes(self, optimizer: Any) -> None:
         """See `follow`, after a kind has changed."""
         class_name = type(optimizer).__name__
         _check_each_once(optimizer)
@@ -120,13 +105,13 @@ class StateKeeper:
         moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()}
         self.keep(optimizer, moved)
 
-    def reset(self, optimizer: StatefulOptimizer, params: Tensor | Iterable[Tensor] | None) -> None:
+    def reset(self, optimizer: Any, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""
         _check_each_once(optimizer)
         if params is None:
-            params = _all_parameters(optimizer)
+            params = all_parameters(optimizer.param_groups)
         chosen = {params} if isinstance(params, Tensor) else set(params)
-        for unknown in chosen.difference(_all_parameters(optimizer)):
+        for unknown in chosen.difference(all_parameters(optimizer.param_groups)):
             raise ValueError(
                 f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups. Pass "
                 "parameters of the groups, or add it with add_param_group()."
@@ -139,7 +124,7 @@ class StateKeeper:
                     states[p] = {k: state[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}
         self.keep(optimizer, states)
 
-    def check_no_new_state(self, optimizer: StatefulOptimizer) -> None:
+    def check_no_new_state(self, optimizer: Any) -> None:
         """Raise `RuntimeError` if a step has created state."""
         for p, state in optimizer.state.items():
             known = self._kinds[p][1] if p in self._kinds else {}
@@ -160,11 +145,7 @@ def _tensor_kind(x: object) -> Any:
     return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
-def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
-    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
-
-
-def _check_each_once(optimizer: StatefulOptimizer) -> None:
+def _check_each_once(optimizer: Any) -> None:
     """Raise `ValueError` for a parameter that the groups have twice."""
     places: dict[Tensor, str] = {}
     for i, group in enumerate(optimizer.param_groups):
@@ -177,7 +158,7 @@ def _check_each_once(optimizer: StatefulOptimizer) -> None:
             places[p] = place
 
 
-def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[ParamGroup]:
+def _select_groups(optimizer: Any, chosen: Container[Tensor]) -> list[ParamGroup]:
     """The groups of an optimizer that have some of the chosen parameters, reduced to these parameters."""
     groups = []
     for group in optimizer.param_groups:
@@ -187,9 +168,9 @@ def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> l
     return groups
 
 
-def _parameters_and_states(optimizer: StatefulOptimizer) -> tuple[list[Tensor], list[Any]]:
+def _parameters_and_states(optimizer: Any) -> tuple[list[Tensor], list[Any]]:
     """All parameters, and their states in the same order. A parameter without state has None."""
-    params = [p for group in optimizer.param_groups for p in group["params"]]
+    params = all_parameters(optimizer.param_groups)
     states = optimizer.state
     if len(params) == len(states) and all(map(is_, params, states)):  # nearly always, and then no lookup is needed
         return params, list(states.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +16,7 @@ from timesched.binding.owner import find_owners
 from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 
-from ..base.hyperparameters import SWITCH, check_group, read_tags
+from ..base.hyperparameters import SWITCH, all_parameters, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import remember_dtensor
 from ..precision.options import name_dtypes
@@ -172,14 +171,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = read_tags(group["tags"], where)
-        rule = self.algorithm_of(group)
+        algorithm = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
                 f"{where}algorithm={group['algorithm']!r}: {type(self).__name__} has one algorithm for all groups. "
                 "Give such groups to optim.Muon, or make them without `matrices`."
             )
-        check_group(rule.hyper, group, where)
-        rule.check_combination({**rule.defaults, **group}, where)
+        check_group(algorithm.hyper, group, where)
+        algorithm.check_combination({**algorithm.defaults, **group}, where)
         group_count = len(self.param_groups)
         params = group["params"]
         if not isinstance(params, set):  # torch refuses a set, since it has no order
@@ -190,14 +189,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         given_keys = set(group)
         try:
             super().add_param_group(group)
-            if rule is not self:  # torch has filled the group from the defaults of this class
+            if algorithm is not self:  # torch has filled the group from the defaults of this class
                 for key in self.defaults.keys() - given_keys:
                     del group[key]
-                for key, value in rule.defaults.items():
+                for key, value in algorithm.defaults.items():
                     group.setdefault(key, value)
             remember_dtensor(group["params"])
             for p in group["params"]:
-                rule.check_parameter(p, group, where)
+                algorithm.check_parameter(p, group, where)
             states = self.initial_states(self.param_groups[group_count:]) if self._is_ready else {}
         except BaseException:
             del self.param_groups[group_count:]
@@ -361,13 +360,14 @@ def fill_state(optimizer: Optimizer) -> None:
 def _run_preinitialize(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
     """The initial state of the parameters of some groups, of a user's class with its own `preinitialize()`.
 
-    This method reads `param_groups` and fills `state`, so it runs while the optimizer has only these groups.
+    Only users' classes need this. `preinitialize()` reads `param_groups` and fills `state`, so it runs while the
+    optimizer has only these groups.
     """
     previous = optimizer.param_groups, optimizer.state
     optimizer.param_groups, optimizer.state = groups, defaultdict(dict)
     try:
         optimizer.preinitialize()
-        for p in chain.from_iterable(group["params"] for group in groups):
+        for p in all_parameters(groups):
             state = optimizer.state[p]  # an entry also without state, so that a checkpoint names all parameters
             if optimizer.enable_global_step:
                 state.setdefault(STEP, scalar_state(p))

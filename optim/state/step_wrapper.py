@@ -47,7 +47,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _step_between_hooks(optimizer: Any, step: StepMethod, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
-    """StepMethod between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
+    """A step between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
     for hook in (*torch_optimizer._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values()):
         result = hook(optimizer, (optimizer, *args), kwargs)
         if result is not None:

@@ -45,7 +45,7 @@ def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
 
 
 def choose_routes(original: Work) -> list[tuple[Work, Route]]:
-    """The parts of a work that are stepped on numbers, each with its route. None for a work that is not."""
+    """The parts of a work that are stepped on numbers, each with its route. The list is empty for other devices."""
     if original.columns["p"][0].device.type not in ("cpu", "cuda"):
         return []
     work = original._replace(hyper=_hyperparameters(original, read_on_host=True))

@@ -4,8 +4,10 @@ A count is a scalar state: a 0-dim tensor, such as the number of steps of a para
 on counts, which are on the devices of their parameters, where a captured step needs them. Reading a count on a GPU
 would wait for the GPU. Computing with counts there takes many small kernels, and torch's multi-tensor kernels then
 process one tensor at a time. But the host itself runs the eager steps: it knows the first value of each count and how
-often it has advanced. So the host keeps the number, together with torch's version of each tensor. Any other write (a
-load, a move, a compiled step) changes the version, and the next eager step reads the counts once.
+often it has advanced. So the host keeps the number, together with torch's version of each tensor. If an operation of
+torch writes a count elsewhere (a load, a move, a compiled step), the version changes, and the next eager step reads the
+counts once. Two kinds of writes do not change the version: collectives such as `broadcast`, and writes through `.data`.
+After these, the host uses the old number until the state is loaded with `load_state_dict()`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from ..state.keeper import State, make_guards
 from .execution import Route, choose_routes
 from .work import Work
 
-NUMBERS = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
+PREPARED_TYPES = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
 
 
 class PreparedGroup:
@@ -109,7 +109,7 @@ def prepare_step(optimizer: Any, works: list[Work]) -> PreparedStep | None:
     for group in optimizer.param_groups:
         active = [p for p in group["params"] if p.grad is not None]
         numbers = _read_numbers(group, _number_names(group, algorithm))
-        if not all(isinstance(x, NUMBERS) for x in numbers) or (active and not remaining):
+        if not all(isinstance(x, PREPARED_TYPES) for x in numbers) or (active and not remaining):
             return None
         work = remaining.pop(0) if active else Work(algorithm, {}, {"p": []}, {})
         routes = choose_routes(work) if active else [(work, None)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from timesched.once import warn_once
 from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 
-from ..base.hyperparameters import NON_NEGATIVE, SWITCH, check_group, is_switched_off
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, all_parameters, check_group, is_switched_off
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Columns, Tensors
@@ -284,9 +284,10 @@ class RuleOptimizer(Optimizer):
 
     def _step_unprepared(self) -> list[Tensor]:
         """Plan a step and do it. Prepares the steps after it, and returns the parameters that were stepped."""
-        active = [p for p in self._all_parameters() if p.grad is not None]
+        params = all_parameters(self.param_groups)
+        active = [p for p in params if p.grad is not None]
         if not active:
-            self.check_not_all_on_meta(self._all_parameters())
+            self.check_not_all_on_meta(params)
         self._prepare_compiled_step(active)
         # Each stage returns the work that it leaves to the next stage.
         works = self.step_shared(self.gather())
@@ -304,7 +305,7 @@ class RuleOptimizer(Optimizer):
         works: list[Work] = []
         numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
         if any(group.get("stochastic_rounding") for group in self.param_groups):
-            numbers = {p: i for i, p in enumerate(self._all_parameters())}
+            numbers = {p: i for i, p in enumerate(all_parameters(self.param_groups))}
         for group in self.param_groups:
             active = [p for p in group["params"] if p.grad is not None]
             if torch.compiler.is_compiling():
@@ -377,9 +378,6 @@ class RuleOptimizer(Optimizer):
                     f"shape {tuple(g.shape)}. Call zero_grad() after a cast or a resize, and do not change grad_dtype."
                 )
 
-    def _all_parameters(self) -> Iterable[Tensor]:
-        return chain.from_iterable(group["params"] for group in self.param_groups)
-
     # A compiled step
 
     def compile(self, **options: object) -> None:
@@ -399,7 +397,7 @@ class RuleOptimizer(Optimizer):
         """A function compiled with the options of `compile`."""
         # Dynamo counts recompilations for each code object: one optimizer must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        on_cpu = all(p.is_cpu for p in self._all_parameters())
+        on_cpu = all(p.is_cpu for p in all_parameters(self.param_groups))
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})

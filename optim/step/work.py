@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base import sharding
-from ..base.sharding import Placement, distribution, local_shard, make_placement
+from ..base.sharding import Placement, distribution, local_shard, local_shards, make_placement
 from ..base.tensor_lists import Columns, Tensors, select
 from ..precision.widened import Widening
 
@@ -49,15 +49,11 @@ def convert_to_plain_tensors(work: Work) -> Work:
     placement = make_placement(params) if sharding.DTENSOR_CLASSES else None
     if placement is not None:
         grads = [local_shard(g, p) for g, p in zip(work.columns["g"], params)]
-        columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
+        columns: Columns = {name: local_shards(xs) for name, xs in {**work.columns, "g": grads}.items()}
         work = work._replace(columns=columns, placement=placement)
     if params[0].is_complex():
         work = work._replace(columns={name: _real_views(xs) for name, xs in work.columns.items()})
     return work
-
-
-def _local_parts(xs: Tensors) -> Tensors:
-    return [local_shard(x, x) for x in xs]
 
 
 def _real_views(xs: Tensors) -> Tensors:
