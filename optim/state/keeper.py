@@ -170,7 +170,7 @@ def _select_groups(optimizer: Any, chosen: Container[Tensor]) -> list[ParamGroup
 
 def _parameters_and_states(optimizer: Any) -> tuple[list[Tensor], list[Any]]:
     """All parameters, and their states in the same order. A parameter without state has None."""
-    params = all_parameters(optimizer.param_groups)
+    params = [p for group in optimizer.param_groups for p in group["params"]]  # in each step: without a call
     states = optimizer.state
     if len(params) == len(states) and all(map(is_, params, states)):  # nearly always, and then no lookup is needed
         return params, list(states.values())
