@@ -244,9 +244,17 @@ class Bound:
         self._target.follow_groups()
         return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
-    # The names in torch. Those that are plain attributes in torch are typed as `Any`.
-    get_lr = get
-    get_last_lr = get_last_value
+    # The names in torch. A method has its own types, which an alias would take from torch's class.
+
+    def get_lr(self) -> list[Any]:
+        """The same as `get()`."""
+        return self.get()
+
+    def get_last_lr(self) -> list[Any]:
+        """The same as `get_last_value()`."""
+        return self.get_last_value()
+
+    # Those that are plain attributes in torch are typed as `Any`.
     _last_lr: Any = property(get_last_lr)
     base_lrs: Any = property(
         lambda self: self._target.values_at(1.0),
