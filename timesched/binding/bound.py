@@ -235,6 +235,7 @@ class Bound:
 
         A name is the key, the tags of the group, and its index if other groups have the same tags. Tensors are read.
 
+        >>> import torch
         >>> from timesched import Clock, ConstantScheduler, bind
         >>> groups = [{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)], "tags": "head"}]
         >>> optimizer = torch.optim.SGD(groups, lr=0.4)
