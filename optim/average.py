@@ -41,16 +41,13 @@ _COUNT = Number(least=0, integer=True)
 
 
 class RunTimes(NamedTuple):
-    """The half-life and the start of an average, as positions on one run.
-
-    Without a start, its position is the end of the run. If the half-life is no time, its position is the one of the
-    start, whose counter then measures the time. `units` are the units that the average reads.
-    """
+    """The half-life and the start of an average on one run."""
 
     horizon: Horizon
-    half_life: Position
-    start: Position
-    units: set[TimeUnit]
+    counter: Counter  # measures the time: the counter of the half-life, else of the start, else of the run's length
+    half_life: Exact | None  # a time on this counter; None for a share and for the mean
+    start: Position | None  # None: when the average was constructed or the group was added
+    units: set[TimeUnit]  # the units that the average reads
 
 
 class WeightAverage(Optimizer):
@@ -216,8 +213,8 @@ class WeightAverage(Optimizer):
         times = self._run_times()
         for unit in times.units:
             self.clock._check_counts(unit)
-        now, (start, start_counter) = self.clock.state_dict(), times.start
-        has_begun = self.start is None or _count(now, start_counter) >= start
+        now = self.clock.state_dict()
+        has_begun = _has_begun(times, now)
         shares = [self._current_share(group, times, now, has_begun) for group in self.param_groups]
         present_values = {**_save_moment(now, LAST), "begun": has_begun}
         all_averages = iter(self._averages())
@@ -270,33 +267,35 @@ class WeightAverage(Optimizer):
         """The half-life and the start on the run of the clock. They are kept until its horizon changes."""
         horizon, times = self.clock.horizon, self._latest_times
         if times is None or times.horizon is not horizon:
-            start = horizon.place("1dur" if self.start is None else self.start, scale=False)
-            half_life = horizon.place(self.half_life, scale=False) if isinstance(self.half_life, Time) else start
-            positions = [half_life] if self.start is None else [half_life, start]
-            units = {unit_of(counter) for _, counter in positions}
-            self._latest_times = times = RunTimes(horizon, half_life, start, units)
+            start = None if self.start is None else horizon.place(self.start, scale=False)
+            half_life: Exact | None = None
+            if isinstance(self.half_life, Time):
+                half_life, counter = horizon.place(self.half_life, scale=False)
+            else:
+                _, counter = start or horizon.place("1dur", scale=False)
+            units = {unit_of(counter)} | (set() if start is None else {unit_of(start[1])})
+            self._latest_times = times = RunTimes(horizon, counter, half_life, start, units)
         return times
 
     def _current_share(self, group: ParamGroup, times: RunTimes, now: Mapping[str, int], has_begun: bool) -> float:
         """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
-        (half_life, counter), (start, start_counter) = times.half_life, times.start
         last = self._read_moment(group, LAST)
-        before, after = _count(last, counter), _count(now, counter)
-        if after < before:
-            unit = unit_of(counter).value
+        t0, t1 = _count(last, times.counter), _count(now, times.counter)
+        if t1 < t0:
+            unit = unit_of(times.counter).value
             raise ValueError(
-                f"WeightAverage: the clock is at {after}{unit}, and the last step was at {before}{unit}. Load the "
+                f"WeightAverage: the clock is at {t1}{unit}, and the last step was at {t0}{unit}. Load the "
                 "state that was saved with the clock, or call reset_state() to start from the current weights."
             )
-        if after == before:
+        if t1 == t0:
             return 0.0
-        if self.start is not None and not (has_begun and group["begun"] and _count(last, start_counter) >= start):
+        if times.start is not None and not (has_begun and group["begun"] and _has_begun(times, last)):
             return 1.0
-        if isinstance(self.half_life, Time):
-            return -math.expm1(-math.log(2) * half_lives(after - before, half_life))
-        if self.start is None:
-            start = _count(self._read_moment(group, START), counter)
-        mean = float((after - before) / (after - start))
+        # The formulas of k in the class's docstring, each as 1 - k.
+        if times.half_life is not None:
+            return -math.expm1(-math.log(2) * half_lives(t1 - t0, times.half_life))
+        s = times.start[0] if times.start else _count(self._read_moment(group, START), times.counter)
+        mean = float((t1 - t0) / (t1 - s))
         if self.half_life is None or mean == 1.0:
             return mean
         return -math.expm1(math.log(2) / self.half_life * math.log1p(-mean))
@@ -429,6 +428,11 @@ def _read_half_life(half_life: object) -> Any:
     if time.exact <= 0:
         raise ValueError(f"WeightAverage.half_life={str(half_life)!r}: it is not above 0. Pass a longer time.")
     return time
+
+
+def _has_begun(times: RunTimes, moment: Mapping[str, int]) -> bool:
+    """Whether an average with a start has begun at a moment. Without one, it has always begun."""
+    return times.start is None or _count(moment, times.start[1]) >= times.start[0]
 
 
 def _count(moment: Mapping[str, int], counter: Counter) -> Exact:
