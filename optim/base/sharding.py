@@ -90,7 +90,8 @@ def local_shard(x: Any, p: Any) -> Tensor:
 
 def local_shards(xs: Sequence[Tensor]) -> list[Tensor]:
     """This rank's shards of distributed tensors. Other tensors stay as they are."""
-    return [local_shard(x, x) for x in xs] if DTENSOR_CLASSES else list(xs)
+    has_shards = DTENSOR_CLASSES and any([isinstance(x, DTENSOR_CLASSES) for x in xs])
+    return [local_shard(x, x) for x in xs] if has_shards else list(xs)
 
 
 def full_tensor(x: Any) -> Tensor:

@@ -18,8 +18,10 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 
 import optim
+from optim.base import sharding
 from tests.building import bits, count_calls, counts
 from timesched import Clock
 
@@ -862,8 +864,10 @@ def test_in_a_graph_of_ones_own():
     ids=str,
 )
 @pytest.mark.parametrize("length", ["400ba", "9ep"])
-def test_the_calls_of_a_step(length, arguments):
+@pytest.mark.parametrize("classes", [(), (DTensor,)], ids=["no DTensor so far", "after a DTensor"])
+def test_the_calls_of_a_step(monkeypatch, classes, length, arguments):
     """A step calls few functions of our packages, and as many for 100 tensors as for 12."""
+    monkeypatch.setattr(sharding, "DTENSOR_CLASSES", classes)
 
     def calls_of_step(tensors):
         clock = clock_of(length)
