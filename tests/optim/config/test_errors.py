@@ -233,9 +233,9 @@ def test_the_table_says_whether_norms_decay(more, note):
     config = {**sgd(**{**more, "no_decay": False}), **RUN, "schedulers": {"LinearScheduler": {}}}
     names_only = build(list(Model().named_parameters()), config).table()
     decays = "weight_decay" in more  # any parameter may be a norm, as the layers are not known
-    assert names_only.caption == ("no_decay: false (norms and biases have weight decay, too)" if decays else "")
+    assert names_only.note == ("no_decay: false (norms and biases have weight decay, too)" if decays else "")
     made = {"optimizer": lambda model: optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), **RUN}
-    assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().caption == ""
+    assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().note == ""
 
 
 def test_clocks_and_models():
