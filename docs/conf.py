@@ -76,9 +76,12 @@ nitpick_ignore_regex = [
     # Python's and torch's own: links to other sites would need the network.
     (r"py:(class|exc|meth|func|data|attr)", r"(?!timesched|optim).*"),
     # Types in signatures that a user meets nowhere else.
-    (r"py:class", r"timesched\.(horizon\.BatchSizes|positions\.Usage|time\.(units\.EpochCounter|value\.TValue))"),
+    (
+        r"py:class",
+        r"timesched\.(run\.horizon\.BatchSizes|maths\.positions\.Usage|time\.(units\.EpochCounter|value\.TValue))",
+    ),
     (r"py:class", r"timesched\.binding\.(saved\.StateContents|owner\.Refusal)"),
-    (r"py:class", r"timesched\.(batch_size_sampler\.Indices|integrations\.(common\.Average|composer\._RunClock))"),
+    (r"py:class", r"timesched\.(batch_size\.sampler\.Indices|integrations\.(common\.Average|composer\._RunClock))"),
     (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.AnyOptimizer)"),
     (r"py:class", r"optim\.groups\.(parameters\.NamedParameter|rules\.Selector)"),
 ]
