@@ -117,11 +117,7 @@ def count_calls(function, packages=None):
         if packages is None or str(frame.f_globals.get("__name__")).partition(".")[0] in packages:
             calls += event == "call"
 
-    sys.setprofile(profile)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
+    _run_profiled(function, profile)
     return calls
 
 
@@ -139,12 +135,16 @@ def calls_by_file(function):
         if is_function and file.startswith(("timesched/", "optim/")):
             calls[file] += 1
 
+    _run_profiled(function, profile)
+    return calls
+
+
+def _run_profiled(function, profile):
     sys.setprofile(profile)
     try:
         function()
     finally:
         sys.setprofile(None)
-    return calls
 
 
 def save_and_load(value):

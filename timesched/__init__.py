@@ -18,7 +18,7 @@ from timesched.binding import Bound, BoundLR, ScheduleLR, bind, compile_composer
 from timesched.run.clock import Clock
 from timesched.run.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedulers.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
-from timesched.schedulers.cycles import *  # noqa: F403
+from timesched.schedulers.cycles import *  # noqa: F403  # the names of its `__all__`, as in the next lines
 from timesched.schedulers.decay import *  # noqa: F403
 from timesched.schedulers.half_life import HalfLife, weight_decay_for
 from timesched.schedulers.piecewise import *  # noqa: F403

@@ -177,7 +177,7 @@ class Api(SphinxDirective):
 
     required_arguments = 1
     # As in all directives of Sphinx:
-    option_spec = {"module": directives.flag, "subclasses": directives.unchanged}  # noqa: RUF012
+    option_spec = {"module": directives.flag, "subclasses": directives.unchanged}  # noqa: RUF012 (as in all directives)
     has_content = True
 
     def run(self) -> list[nodes.Node]:

@@ -134,7 +134,7 @@ class Mixer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.A_log, self.D = nn.Parameter(torch.ones(16, 4)), nn.Parameter(torch.ones(16))
-        self.A_log._no_weight_decay = self.D._no_weight_decay = True  # type: ignore[attr-defined]
+        self.A_log._no_weight_decay = self.D._no_weight_decay = True  # type: ignore[attr-defined]  # as Mamba does
         self.in_proj, self.conv1d = nn.Linear(8, 32, bias=False), nn.Conv1d(16, 16, 4, groups=16)
         self.x_proj, self.dt_proj, self.out_proj = nn.Linear(16, 9), nn.Linear(1, 16), nn.Linear(16, 8)
 

@@ -87,7 +87,7 @@ class Run:
         ):
             try:
                 self.optimizer.step(*arguments)
-            except Exception as error:
+            except Exception as error:  # whatever it is, the prepared step must raise the same
                 for p in params:  # which a snapshot cannot compare
                     p.grad = None if p.grad is None or p.grad.is_sparse else p.grad
                 return repr(error)

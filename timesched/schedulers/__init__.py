@@ -1,6 +1,6 @@
 """One small class for each public schedule: Composer's, with its names, arguments and defaults, and newer ones."""
 
-# ruff: noqa: F403
+# ruff: noqa: F403  # each module names its public classes in `__all__`
 
 # The names of each module's `__all__`. Type checkers follow these forms only, and `timesched` repeats the imports.
 from . import cycles, decay, piecewise, warmup, without_warmup
