@@ -66,6 +66,7 @@ python_maximum_signature_line_length = 72
 # The button copies only the lines that a reader types.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 # The lines to paste, in the table with pictures of the page about schedules, have a button, too.
 copybutton_selector = "div.highlight pre, table:has(td img) td:nth-child(3) code"
 

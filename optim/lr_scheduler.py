@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from typing_extensions import Unpack
 
 from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
 from timesched.binding.owner import Refusal
-from timesched.run.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import ClosedForm, Steps
@@ -90,22 +88,17 @@ class LRScheduler(Scheduler):
 
     def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
         super()._construct(formula, arguments)
-        if self._has_positional_arguments and hasattr(torch.optim.lr_scheduler, type(self).__name__):
-            with suppress(ValueError):  # from times that do not convert
-                self._warn_of_counts()
-
-    def _warn_of_counts(self) -> None:
-        """Warn of a learning rate that may be a count, passed by position in torch's order."""
-        horizon = Horizon.of(self.clock or Horizon(None))
-        schedule = self._formula.schedule
-        times = [time for _, time in schedule.marks(horizon)]
-        highest = max(schedule.at(time, horizon) for time in ("0ba", *times))
+        if not self._has_positional_arguments or not hasattr(torch.optim.lr_scheduler, type(self).__name__):
+            return
+        # A learning rate that is passed by position may be a count, in torch's order.
+        values = [vars(self).get(name) for name in self.argument_names.values()]
+        highest = max([float(value) for value in values if isinstance(value, (int, float))], default=0.0)
         initial = min(float(selected.initial_value) for selected in self._target.selected)
         if highest >= max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "
                 f"Pass the arguments by name: they are learning rates, in a different order from torch's.",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from timesched.binding import Bound
+from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names, show_options
@@ -25,7 +26,7 @@ from timesched.schedulers.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
-from timesched.types import StateDict, Tags
+from timesched.types import Tags
 
 from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
@@ -33,14 +34,8 @@ __all__ = ["Scheduler"]
 
 # The methods of a step in the reference suite. They can be called, but `step()` calls none of them.
 STEP_METHODS = (
-    "increment_last_epoch",
-    "get",
-    "get_lr",
-    "get_wd",
-    "update_groups",
-    "update_last_value",
-    "update_last_lr",
-)
+    "increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr"
+)  # fmt: skip
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
@@ -97,7 +92,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
     _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
     scales: int = 0  # how often the learning-rate factor of a group multiplies the value
-    _sequence_advice = "Write optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
 
     if TYPE_CHECKING:  # the arguments of a class are attributes with their names
 
@@ -131,10 +125,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         schedule: Schedule | None = None,
     ) -> None:
         name = type(self).__name__
-        if not self.param_group_key:
-            raise TypeError(
-                f"{name}.param_group_key='': the class names no key. Name a key in a subclass, such as 'lr'."
-            )
         if schedule is None and not self._has_own_hook():
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
         for time in schedule_times(schedule) if clock is None else ():
@@ -145,7 +135,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
         if self._has_own_hook():
-            schedule = UserClosedForm.of(self, None if schedule is None else Evaluator(schedule, clock, None))
+            self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
+            schedule = UserClosedForm.of(self)
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
@@ -173,15 +164,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     # The closed form. A user's subclass may override the method that `hook` names. The scheduler then has a schedule
     # that calls this method, in which `super()` evaluates the closed form of the constructor, if there is one.
 
-    @property
-    def _formula(self) -> Any:
-        """The evaluator of the closed form of the constructor, or None."""
-        schedule = self.schedule
-        return schedule.formula if isinstance(schedule, UserClosedForm) else self._evaluator
-
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
-        formula = self._formula
+        formula = self._formula if self._has_own_hook() else self._evaluator
         if self.clock is None:
             return as_tensor(formula.value((self.last_epoch,)))
         return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))
@@ -190,19 +175,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Whether a user's subclass computes the value in the method that `hook` names."""
         return getattr(type(self), self.hook) is not Scheduler._get_closed_form
 
-    def __setstate__(self, state: StateDict) -> None:
-        super().__setstate__(state)
-        if isinstance(self.schedule, UserClosedForm):  # a copy calls its own method
-            self._evaluator = Evaluator(UserClosedForm.of(self, self.schedule.formula), self.clock, None)
-
     def at_step(self, count: object) -> Tensor:
         """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
-        cursor, steps_before = self._cursor, self._cursor.steps
-        cursor.steps = as_step(count)
+        own_cursor, self._cursor = self._cursor, StepCursor(as_step(count))
         try:
             value: Tensor = getattr(self, self.hook)()
         finally:
-            cursor.steps = steps_before
+            self._cursor = own_cursor
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
@@ -238,11 +217,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     def _set_last_epoch(self, count: Any) -> None:
-        if torch.compiler.is_compiling():
-            name = type(self).__name__
-            raise RuntimeError(f"{name}.last_epoch: a graph cannot set it. Call increment_last_epoch() instead.")
-        is_whole = isinstance(count, Tensor) and count.numel() == 1 and count.dtype in (torch.int32, torch.int64)
-        Bound._set_last_epoch(self, int(count) if is_whole else count)
+        Bound._set_last_epoch(self, count.item() if isinstance(count, Tensor) and count.numel() == 1 else count)
 
     last_epoch: Any = property(
         _read_last_epoch,

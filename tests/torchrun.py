@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +20,86 @@ import torch
 import torch.distributed as dist
 
 ROOT = Path(__file__).parents[1]
+TIMEOUT = 300  # seconds, for a script
+# What a fork of `run_forked` has: torch with what the first step of an optimizer imports, and our packages.
+PRELOADED = ["torch._dynamo", "timesched", "optim"]
+if find_spec("composer"):
+    PRELOADED.append("timesched.integrations.composer")
 
 
 def run_python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run a Python script that imports the packages of the checkout."""
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Run a Python script, which imports the packages of the checkout, in a new interpreter."""
+    return _run([sys.executable, *map(str, command)], cwd, _with_checkout(os.environ), TIMEOUT)
+
+
+def _run(command: list[str], cwd: Path, environment: dict[str, str], timeout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, command)],
+        command,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": paths},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=timeout,
     )
+
+
+def _with_checkout(environment: Mapping[str, str]) -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    return {**environment, "PYTHONPATH": paths}
+
+
+def run_forked(
+    *command: object, cwd: Path = ROOT, timeout: int = TIMEOUT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script as `run_python` does, in a fork of a process that imported torch, and Composer, once.
+
+    The imports take most of the time of a short script. That process does nothing else, so the script finds nothing of
+    the tests. Only Linux forks safely: elsewhere a new interpreter starts.
+    """
+    words = [str(word) for word in command]
+    environment = _with_checkout({**os.environ, **variables})
+    if sys.platform != "linux":
+        return _run([sys.executable, *words], cwd, environment, timeout)
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(PRELOADED)  # read when the first script starts
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = forks.Process(target=_run_script, args=(words, cwd, environment, out, err))
+        process.start()
+        process.join(timeout)
+        shown = [path.read_text("utf-8") if path.exists() else "" for path in (out, err)]
+        if process.exitcode is None:
+            process.terminate()
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout, *shown)
+        return subprocess.CompletedProcess(words, process.exitcode, *shown)
+
+
+def _run_script(words: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+    """What Python does with a command: a file, `-m` and a module, or `-c` and a program."""
+    for stream, path in ((sys.stdout, out), (sys.stderr, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    if words[0] in ("-m", "-c"):
+        sys.argv, folder = words[1:], cwd
+    else:
+        sys.argv, folder = words, Path(words[0]).resolve().parent
+    sys.path.insert(0, str(folder))
+    if words[0] == "-m":
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        exec(words[1], {"__name__": "__main__"})
+    else:
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def python_output(*command: object, cwd: Path = ROOT) -> str:
     """The output of a Python script, which must succeed."""
-    process = run_python(*command, cwd=cwd)
+    process = run_forked(*command, cwd=cwd)
     assert process.returncode == 0, process.stderr
     return process.stdout
 
@@ -64,7 +128,7 @@ class Report:
 def launch(program: Path, world_size: int, folder: Path, timeout: int, **variables: str) -> tuple[dict[str, str], str]:
     """The report of a script that takes a folder, and the output of torchrun. `timeout` is in seconds."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
-    output = output_of_ranks([*torchrun, str(program), str(folder)], folder, timeout, **variables)
+    output = output_of_ranks([*torchrun, str(program), str(folder)], timeout, **variables)
     return read_report(folder, world_size), output
 
 
@@ -96,30 +160,15 @@ def read_report(folder: Path, world_size: int) -> dict[str, str]:
     return results
 
 
-def output_of_ranks(command: list[str], folder: Path, timeout: int, **variables: str) -> str:
+def output_of_ranks(command: list[str], timeout: int, **variables: str) -> str:
     """The output of a Python script that starts ranks. `timeout` is in seconds."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    variables = {"OMP_NUM_THREADS": "1", **variables}
     if sys.platform == "linux":
-        environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
-    with (folder / "output.txt").open("w+") as output:
-        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            ending = f"ended with {process.wait(timeout)}"
-        except subprocess.TimeoutExpired:
-            ending = f"was ended after {timeout} seconds"
-        finally:
-            stop(process)
-        output.seek(0)
-        text = output.read()
-    return f"The script {ending}:\n{text[-6000:]}"
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the script to end, which ends its ranks, too."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        variables["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
+    done: subprocess.CompletedProcess[str] | subprocess.TimeoutExpired
+    try:
+        done = run_forked(*command, timeout=timeout, **variables)
+        ending = f"ended with {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        done, ending = error, f"was ended after {timeout} seconds"
+    return f"The script {ending}:\n{done.stdout}\n{done.stderr}"[-6000:]

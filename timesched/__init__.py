@@ -16,7 +16,7 @@ from timesched.batch_size.sampler import BatchSizeSampler
 from timesched.batch_size.schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, ScheduleLR, bind, compile_composer_scheduler
 from timesched.run.clock import Clock
-from timesched.run.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
+from timesched.run.horizon import Horizon, State
 from timesched.schedulers.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.schedulers.cycles import *  # noqa: F403  # the names of its `__all__`, as in the next lines
 from timesched.schedulers.decay import *  # noqa: F403
@@ -27,7 +27,7 @@ from timesched.schedulers.warmup import *  # noqa: F403
 from timesched.schedulers.without_warmup import *  # noqa: F403
 from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "BatchSizeSampler",
     "BatchSizeSchedule",

@@ -26,7 +26,9 @@ def find_long_warmup(schedule: Schedule, run: Any, ssr: float | None = None) -> 
     if length is None:
         return None
     for name, mark in resolution.notes:
-        end = horizon.change(mark.time.exact, mark.time.unit, length.unit) if name == "warmup" else 0
+        if name != "warmup":
+            continue
+        end = horizon.change(mark.time.exact, mark.time.unit, length.unit)
         if end > length.exact:
             warmup, run_length = (f"{format_number(float(count))}{length.unit.value}" for count in (end, length.exact))
             return f"the warmup takes {warmup}, longer than the run of {run_length}. Shorten it."

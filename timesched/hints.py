@@ -66,15 +66,31 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     It does not use `inspect.signature(cls)`, which in Python 3.10 prefers an inherited `__new__` to an inherited
     `__init__`.
     """
-    if hasattr(cls, "__signature__"):
-        return cls.__signature__.parameters  # type: ignore[no-any-return]  # inspect, too, reads it first
+    signature = getattr(cls, "__signature__", None)  # inspect, too, reads it first
+    return signature.parameters if signature else {argument.name: argument for argument in init_arguments(cls)}
+
+
+def init_arguments(cls: Any) -> list[inspect.Parameter]:
+    """The arguments of `cls.__init__` without `self`."""
     _, *arguments = inspect.signature(cls.__init__).parameters.values()
-    return {argument.name: argument for argument in arguments}
+    return arguments
+
+
+class InitSignature:
+    """A class attribute `__signature__`: `inspect.signature(cls)` then shows the arguments of `cls.__init__`.
+
+    Only Python 3.10 needs it: there, `inspect.signature` prefers an inherited `__new__` to an inherited `__init__`.
+    """
+
+    def __get__(self, instance: object, cls: Any) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")  # an instance is called with other arguments
+        return inspect.Signature(init_arguments(cls))
 
 
 def show_options(cls: Any, defaults: Mapping[str, object]) -> None:
     """Set the signature of a class, which shows `**options: Unpack[...Options]` as arguments by name, with defaults."""
-    _, *arguments = inspect.signature(cls.__init__).parameters.values()
+    arguments = init_arguments(cls)
     if arguments and re.fullmatch(r"Unpack\[\w*Options\]", str(arguments[-1].annotation)):
         kind = inspect.Parameter.KEYWORD_ONLY
         arguments[-1:] = [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]

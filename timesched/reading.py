@@ -22,27 +22,6 @@ from timesched.schedulers.schedule import Schedule
 Classes = Mapping[str, type]
 _PASSED_LATER = ("optimizer", "clock")  # the arguments of absolute-value schedulers that no text can name
 
-# The schedules of transformers by their names there, each with our call from docs/coming_from/hugging_face.md. The
-# calls are for a warmup of 10 batches in a run of 100. The names are the function's name and its `lr_scheduler_type`. A
-# type that is the beginning of a name in timesched is left out, such as `linear`.
-PEERS = {
-    "ConstantScheduler()": "get_constant_schedule",
-    'ConstantWithWarmupScheduler("10ba")': "get_constant_schedule_with_warmup constant_with_warmup",
-    'LinearWithWarmupScheduler("10ba")': "get_linear_schedule_with_warmup",
-    'CosineAnnealingWithWarmupScheduler("10ba")': "get_cosine_schedule_with_warmup",
-    'CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.1)': (
-        "get_cosine_with_min_lr_schedule_with_warmup cosine_with_min_lr"
-    ),
-    'PolynomialWithWarmupScheduler("10ba", power=2.0, alpha_f=0.1)': "get_polynomial_decay_schedule_with_warmup",
-    'InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="0ba")': (
-        "get_inverse_sqrt_schedule inverse_sqrt noam"
-    ),
-    'WarmupStableDecayScheduler("10ba", t_decay="20ba", decay="cosine")': "get_wsd_schedule warmup_stable_decay",
-    'SequenceScheduler([LinearScheduler(0.0, 1.0, "10ba"), CosineAnnealingWarmRestartsScheduler("30ba")], ["10ba"])': (
-        "get_cosine_with_hard_restarts_schedule_with_warmup cosine_with_restarts"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Family:
@@ -75,11 +54,8 @@ class Family:
             raise ValueError(f"{path}: the name {name!r} could mean {names}. Write one of these full names.")
         if classes:
             return next(iter(classes.values()))
-        calls = [call for call, names in PEERS.items() if name.lower() in names.split()]
         users_names = [cls.__name__ for cls in self._users_classes().values()]
         hint = name_hint(name, sorted([*self.public_classes, *users_names]))
-        if calls and "Scheduler" in self.by_suffix:
-            hint = f": did you mean {' or '.join(calls)}?"
         own = " A class of your own is found once its module is imported." if self.bases else ""
         raise ValueError(f"{path}: there is no {self.kind} {name!r}{hint}{own}")
 

@@ -24,9 +24,10 @@ Graph = dict[str, set[str]]
 # A module is in the layer with which its name begins. If there are several, the longest name counts.
 IMPORTS_FROM = {
     "timesched.cli": ("optim",),
-    "optim": ("optim.config", "optim.initial_state"),
+    "optim": ("optim.config", "optim.initial_state", "optim.average"),
     "optim.config": ("optim.muon", "optim.groups", "optim.closed_form"),
     "optim.initial_state": ("optim.muon",),
+    "optim.average": ("optim.muon",),
     "optim.muon": ("optim.algorithms",),
     "optim.algorithms": ("optim.step",),
     "optim.step": ("optim.state",),

@@ -2,9 +2,9 @@
 """Type queries into the search of the built site and look at the first hits: ``python3 tools/search.py``.
 
 Run `make docs` first. The script needs a Chromium (Debian: chromium), which it finds on the PATH or in the variable
-CHROMIUM. The browser loads the search page once and runs all queries there. Each query of QUERIES has patterns. One of
-the first hits must match one of them, as "page.html#anchor". The hits of queries that are passed as arguments are
-printed instead. The exit code is 1 if a query fails.
+CHROMIUM. The browser loads the search page once and runs all queries there. Each query of QUERIES has a pattern, which
+the first hit must match, as "page.html#anchor". The hits of queries that are passed as arguments are printed instead.
+The exit code is 1 if a query fails.
 """
 
 import argparse
@@ -58,11 +58,11 @@ QUERIES = {
     "gradient accumulation": r"loop|trainers",
     "DeepSpeed": r"trainers/deepspeed",
     "install": r"index.html",
-    "cooldown": r"Cooldown|cooldown|checkpoints",
+    "cooldown": r"branches|Cooldown|checkpoints",
     "1-sqrt": r"WarmupStableDecay|recipes|warmupstabledecay|Cooldown",
     "REX": r"RexScheduler|rexscheduler",
     "noam": r"InverseSquareRoot|inversesquareroot|recipes",
-    "FSDP": r"checkpoints|muon_ranks",
+    "FSDP": r"distributed",
     "shift": r"SequenceScheduler",
     "EMA": r"averages",
     "SWA": r"averages",
@@ -127,10 +127,10 @@ QUERIES = {
     "lr_scheduler.step() before optimizer.step()": r"troubleshooting.html#userwarning",
     "UserWarning": r"troubleshooting.html#userwarning",
     "superseded": r"troubleshooting",
-    "FSDP2": r"distributed|checkpoints|trainers",
+    "FSDP2": r"distributed",
 }
 ADDED = "/added.html"  # the address of the page that a script adds to the site
-FIRST = 3  # the number of hits that count
+SHOWN = 3  # the number of hits that are printed for a query that fails
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -193,11 +193,11 @@ def main() -> None:
     for query, results in zip(queries, hits(arguments.site, queries)):
         expected = "" if arguments.query else QUERIES[query]
         places = [i for i, (target, _) in enumerate(results) if re.search(expected, target)]
-        good = bool(places) and places[0] < FIRST
+        good = places[:1] == [0]
         failed += not good
         print(f"{'ok  ' if good else 'FAIL'} {query!r}: {len(results)} hits", end="")
         print(f", the first that fits is number {places[0] + 1}" if places else ", none that fits")
-        for target, title in results[: 10 if arguments.query else 0 if good else FIRST]:
+        for target, title in results[: 10 if arguments.query else 0 if good else SHOWN]:
             print(f"       {target}  {title}")
     print(f"{failed} of {len(queries)} queries failed")
     sys.exit(1 if failed else 0)

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, get_origin
 
 import common_arguments
 import equations
+import signatures
 import torch
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
@@ -140,6 +141,8 @@ def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lin
     if isinstance(obj, type) and issubclass(obj, Scheduler):
         common = (inspect.getdoc(Scheduler) or "").splitlines()
         lines[:] = common_arguments.joined(lines, common, list(inspect.signature(obj).parameters))
+    if what == "function" and signatures.has_overloads(obj):
+        _, lines[:] = signatures.split_introduction(lines)
     lines[:] = rest(lines)
     if what == "class" and "" in lines:
         at = lines.index("")
@@ -245,7 +248,11 @@ def page(env: BuildEnvironment, name: str, thing: Any) -> str:
     if inspect.isclass(thing) and issubclass(thing, Exception):
         kind = "exception"
     bases = "   :show-inheritance:\n" if inspect.isclass(thing) and public_bases(env, thing) else ""
-    return f"{title}\n{'=' * len(title)}\n\n.. auto{kind}:: {name}\n{bases}"
+    introduction = ""
+    if kind == "function" and signatures.has_overloads(thing):
+        lines, _ = signatures.split_introduction(inspect.cleandoc(thing.__doc__).splitlines())
+        introduction = "\n".join(rest(lines)) + "\n"
+    return f"{title}\n{'=' * len(title)}\n\n{introduction}.. auto{kind}:: {name}\n{bases}"
 
 
 @cache
@@ -302,17 +309,20 @@ def skip_classes(app: Sphinx, what: str, name: str, thing: object, skip: bool, o
 def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) -> tuple[str, None] | None:
     """What a constructor takes, where Sphinx looks at `__new__` before, which takes any arguments.
 
-    So it is for classes below one of an absent trainer, and for schedules, which look there for unknown arguments.
+    So it is for classes below one of an absent trainer, and for schedules, which look there for unknown arguments. The
+    classes of `optim` have a signature with the names in `**options`, to which this adds the types.
     """
     if what != "class" or not isinstance(thing, type):
         return None
-    if not getattr(thing, "__sphinx_mock__", False) and not issubclass(thing, (timesched.Schedule, Scheduler)):
+    has_new = getattr(thing, "__sphinx_mock__", False) or issubclass(thing, (timesched.Schedule, Scheduler))
+    has_options = hasattr(thing, "__signature__")
+    if not has_new and not has_options:
         return None
     if thing is timesched.Schedule:  # which is not made itself
         return "", None
     own = signature(thing.__init__, bound_method=True)  # type: ignore[misc]  # of this very class
-    shown = getattr(thing, "__signature__", own).parameters  # a scheduler of `optim` has its options in there
-    own = own.replace(parameters=[own.parameters.get(name, parameter) for name, parameter in shown.items()])
+    if has_options:
+        own = signatures.name_options(thing, own)
     return stringify_signature(own, unqualified_typehints=True, show_return_annotation=False), None
 
 

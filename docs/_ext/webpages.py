@@ -6,6 +6,7 @@ import re
 from html import escape, unescape
 from typing import Any
 
+import line_breaks
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -90,7 +91,7 @@ WORDS = {
     "tutorials/merging": "merge, merging checkpoints, merge checkpoints, WSM, model soup, checkpoint averaging",
     "loop#events-evaluate-save-average": "evaluate every, save every, save before cooldown, passed, every, events",
     "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
-    "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
+    "muon_ranks": "distributed Muon, Muon FSDP, process_group, HSDP",
     "groups": "parameter groups, tags",
     "groups#make-groups-from-names-without-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
     "learning_rates": "per layer learning rate, per-layer learning rate, different learning rates, "
@@ -103,10 +104,10 @@ WORDS = {
     "hyperparameter transfer, base_model",
     "learning_rates#train-loras-two-matrices-at-two-learning-rates": "LoRA, LoRA+, PEFT, adapters",
     "branches": "branch, branches, cooldown, cooldowns, stable run, several lengths, warm up again, rewarm",
-    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
+    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
-    "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
+    "trainers": "trainer, trainers, gradient accumulation",
     "by_config": "config, by config, _target_, class_path, LightningCLI, sd-scripts, kohya, OneTrainer, RF-DETR, "
     "anemoi, NeMo, verl, sentence-transformers, OLMo-core, Ray Train, MMEngine, prime-rl, OpenRLHF, LLaMA-Factory",
     "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
@@ -120,7 +121,7 @@ WORDS = {
     "trainers/composer": "Composer, MosaicML, ComposerScheduler, scale_schedule_ratio",
     "results": "results, which optimizer, best optimizer",
     "optimizers": "optimizer, optimizers",
-    "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
+    "optimizers#state-before-the-first-step": "sharding, sharded checkpoint, optimizer state, memory",
     "preinitialize": "preinitialize, third-party optimizers, dummy step",
     "muon": "Muon, NorMuon, adjust_lr_fn",
     "muon_form": "Newton-Schulz, ns_coefficients, Moonlight, modded-nanogpt",
@@ -157,48 +158,43 @@ WORDS = {
     "reference/api/optim.AdamW": "AdamW",
     "reference/api/optim.Lamb": "Lamb, LAMB",
 }
+# Sections that concern a word but are not its first answer. These come after the other hits.
+LATER_WORDS = {
+    "muon_ranks": "FSDP, FSDP2",
+    "checkpoints": "FSDP, FSDP2",
+    "optimizers#state-before-the-first-step": "FSDP, FSDP2",
+    "trainers": "FSDP, FSDP2",
+}
 
 
 def check_pages(app: Sphinx, env: Any, docnames: list[str]) -> None:
     """Warns of words for a page that does not exist."""
-    for docname in sorted({place.partition("#")[0] for place in WORDS} - env.found_docs):
+    for docname in sorted({place.partition("#")[0] for place in [*WORDS, *LATER_WORDS]} - env.found_docs):
         log.warning("docs/_ext/webpages.py: there is no page %s", docname)
 
 
 def add_words(app: Sphinx, doctree: nodes.document) -> None:
     """Entries of the index that Sphinx's search shows above what it finds by itself."""
     docname = app.env.docname
-    here = {place.partition("#")[2]: words for place, words in WORDS.items() if place.partition("#")[0] == docname}
     ids = {each for node in doctree.findall(nodes.Element) for each in node["ids"]}
     entries = []
-    for anchor, words in here.items():
-        if anchor and anchor not in ids:
-            log.warning("docs/_ext/webpages.py: %s has no section %s", docname, anchor)
-        entries += [("single", word, anchor, "main", None) for word in words.split(", ")]
+    for table, main in ((WORDS, "main"), (LATER_WORDS, "")):
+        for place, words in table.items():
+            page, _, anchor = place.partition("#")
+            if page != docname:
+                continue
+            if anchor and anchor not in ids:
+                log.warning("docs/_ext/webpages.py: %s has no section %s", docname, anchor)
+            entries += [("single", word, anchor, main, None) for word in words.split(", ")]
     if entries:
         doctree.insert(0, addnodes.index(entries=entries))  # for the search
         app.env.domains.index_domain.entries.setdefault(docname, []).extend(entries)  # for the page of the index
 
 
-# Where a long name may break: after a dot, an underscore or an opening bracket, and before a capital.
-BREAK = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=\w\()(?=\S)")
-LONG = re.compile(r"[a-z_]{25,}")
-HEAD = re.compile(r"<th\b.*?</th>", re.DOTALL)
-EXPONENT = re.compile(r"\d[\d.]*e-\d+")
-NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^<>]*(?=<a class="headerlink")')
-
-
 def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Long names break at dots and capitals, where a line is too short; numbers in the head of a table do not."""
-
-    def breaking(match: re.Match[str]) -> str:
-        return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
-
-    def kept_whole(head: re.Match[str]) -> str:
-        return EXPONENT.sub(r'<span class="number">\g<0></span>', head[0])
-
+    """Long names break where a line is too short."""
     if "body" in context:
-        context["body"] = HEAD.sub(kept_whole, NAMES.sub(breaking, context["body"]))
+        context["body"] = line_breaks.allow_breaks(page, context["body"])
 
 
 def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -1,4 +1,4 @@
-"""The base of `optim`: all its other packages import from this one, and it imports from none of them.
+"""The base of `optim`: its packages of optimizers import from this one, and it imports from none of them.
 
 Arithmetic on lists of tensors, distributed tensors (DTensor), and what values a hyperparameter accepts.
 """

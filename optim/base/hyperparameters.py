@@ -100,8 +100,10 @@ class Counts(Rule):
 
     def read(self, name: str, value: Any) -> Any:
         if value is not None:
-            several = isinstance(value, (tuple, list)) and len(value) > 0
-            NumberTuple((Number(least=1, integer=True),) * (len(value) if several else 3)).read(name, value)
+            if not isinstance(value, (tuple, list)) or not value:
+                error = ValueError if isinstance(value, (tuple, list)) else TypeError
+                raise error(f"{name}={value!r}: it must be a tuple of whole numbers above 0, or None.")
+            NumberTuple((Number(least=1, integer=True),) * len(value)).read(name, value)
         return value
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import dataclass_transform
 
-from timesched.binding.evaluation import Evaluator
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.maths import ops, shapes
 from timesched.maths.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
@@ -30,14 +30,18 @@ from timesched.time.value import Time
 Steps = int | float | str | Time  # a count as an argument: a number of steps, or a time; it is kept as int or Time
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedForm(Schedule):
-    """A schedule of values over steps.
+    """A schedule of values over steps. Subclasses become frozen dataclasses without the decorator.
 
     `scheduler`: the scheduler that it is made for. Error messages have its class and the names of its arguments.
     """
 
     scheduler: InitVar[Any] = field(default=None, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, repr=False)(cls)
 
     def __post_init__(self, scheduler: object) -> None:
         class_name = type(self if scheduler is None else scheduler).__name__
@@ -86,6 +90,12 @@ def rising_milestones(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
     return Milestones(frame.ordered_marks([as_time(milestone) for milestone in milestones], note="milestone"))
 
 
+def _call(function: Callable[[Tensor], Any], count: Any) -> Any:
+    """The value of a user's function at a count, in float64 if it is a tensor."""
+    factor = function(as_tensor(count))
+    return factor.double() if isinstance(factor, Tensor) else factor
+
+
 def as_step(count: Any) -> Tensor:
     """A count as a 0-dim int64 tensor, rounded down."""
     if isinstance(count, Tensor):
@@ -102,7 +112,6 @@ def as_tensor(number: Any) -> Tensor:
 # The formulas
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Constant(ClosedForm):
     """The same value throughout."""
 
@@ -113,7 +122,6 @@ class Constant(ClosedForm):
         return lambda counts: self.val
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Between(ClosedForm):
     """From one value to another in a number of steps."""
 
@@ -127,7 +135,6 @@ class Between(ClosedForm):
             raise TimeError(f"{class_name}.total_iters=0: a cycle cannot be empty. Pass 1 or more.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Polynomial(Between):
     """From one value to another, along a power of the remaining fraction of the steps."""
 
@@ -140,7 +147,6 @@ class Polynomial(Between):
         return shapes.polynomial(left, self.power, self.initial_val, self.end_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Linear(Between):
     """A straight line from one value to another."""
 
@@ -153,7 +159,6 @@ class Linear(Between):
         return shapes.linear(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Exponential(ClosedForm):
     """The initial value times a power of the decay rate."""
 
@@ -168,7 +173,6 @@ class Exponential(ClosedForm):
         return shapes.exponential(frame.span(as_time(self.total_iters)), self.decay_rate, self.initial_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class InverseExponentialTimeDecay(ClosedForm):
     """The initial value, divided by one plus a multiple of a power of the step count."""
 
@@ -196,7 +200,6 @@ class InverseExponentialTimeDecay(ClosedForm):
         return lambda counts: ops.root(steps(counts), power) / length
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class InverseSquareRootDecay(ClosedForm):
     """Constant first, then falling with the root of the step count."""
 
@@ -210,7 +213,6 @@ class InverseSquareRootDecay(ClosedForm):
         return lambda counts: inverse_root(steps(counts), least, factor)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class CosineDecay(Between):
     """The falling half of a cosine from one value to another."""
 
@@ -218,7 +220,6 @@ class CosineDecay(Between):
         return shapes.cosine(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class WarmupStableDecay(ClosedForm):
     """A warmup to a value, a constant phase, and a decay to the last value."""
 
@@ -246,7 +247,6 @@ class WarmupStableDecay(ClosedForm):
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class PiecewiseConstant(ClosedForm):
     """One value after another, each starting at its milestone."""
 
@@ -264,7 +264,6 @@ class PiecewiseConstant(ClosedForm):
         return shapes.levels(rising_milestones(frame, self.milestones), self.vals)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class MultiStep(ClosedForm):
     """The initial value times `gamma` for each milestone that has been reached."""
 
@@ -276,7 +275,6 @@ class MultiStep(ClosedForm):
         return shapes.milestones(rising_milestones(frame, self.milestones), self.gamma, self.initial_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Step(ClosedForm):
     """The initial value times `gamma` for each completed `step_size`."""
 
@@ -288,7 +286,6 @@ class Step(ClosedForm):
         return shapes.steps(frame.period(as_time(self.step_size)), self.gamma, self.initial_val)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealing(ClosedForm):
     """A cosine wave between two values."""
 
@@ -302,7 +299,6 @@ class CosineAnnealing(ClosedForm):
         return lambda counts: wave(done(counts), complete(counts), start, end)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWarmRestarts(ClosedForm):
     """Falling halves of a cosine, each longer than the previous one."""
 
@@ -318,7 +314,6 @@ class CosineAnnealingWarmRestarts(ClosedForm):
         return shapes.cosine(cycle_progress(frame, as_time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Cyclic(ClosedForm):
     """Straight lines up and down again, over and over."""
 
@@ -347,14 +342,13 @@ class Cyclic(ClosedForm):
         if function is None and self.mode == "triangular2":
             return lambda counts: decay(complete(counts), 0.5)
         if function is not None and self.scale_mode == "cycle":
-            return lambda counts: function(as_tensor(complete(counts) + 1))
+            return lambda counts: _call(function, complete(counts) + 1)
         steps, _ = step_counts(frame, as_time(self.step_size_up))
         if function is None:  # "exp_range" depends on the steps: a factor for each cycle would differ
             return lambda counts: decay(steps(counts), gamma)
-        return lambda counts: function(as_tensor(steps(counts)))
+        return lambda counts: _call(function, steps(counts))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class OneCycle(ClosedForm):
     """Up to the highest value, then down to the least."""
 
@@ -385,7 +379,6 @@ class OneCycle(ClosedForm):
         return lambda counts: ops.where(counts[total.index] == 0, self.initial_val, value(counts))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Multiplicative(ClosedForm):
     """The initial value times a coefficient once for each step."""
 
@@ -397,7 +390,6 @@ class Multiplicative(ClosedForm):
         return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Lambda(ClosedForm):
     """The initial value times the product of functions of the step tensor."""
 
@@ -412,14 +404,12 @@ class Lambda(ClosedForm):
             step = as_step(counts[index])
             product: Any = initial
             for function in functions:
-                factor = function(step.clone())
-                product = product * (factor.double() if isinstance(factor, Tensor) else factor)
+                product = product * _call(function, step.clone())
             return product
 
         return value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Chain(ClosedForm):
     """The first of several schedules, times the ratio of each other schedule to its own first value."""
 
@@ -444,23 +434,18 @@ class Chain(ClosedForm):
         return value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """The values at each step that a user's subclass of a scheduler computes in its `at_step`.
-
-    `formula`: the evaluator of the closed form that the subclass is made of, or None.
-    """
+    """The values that a user's subclass of a scheduler computes: see `Scheduler.at_step`."""
 
     reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
-    formula: Evaluator | None
 
     @classmethod
-    def of(cls, scheduler: object, formula: Evaluator | None) -> UserClosedForm:
-        return cls(weakref.ref(scheduler), formula)
+    def of(cls, scheduler: object) -> UserClosedForm:
+        return cls(weakref.ref(scheduler))
 
     def resolve(self, frame: Frame) -> Resolved:
         index, reference = frame.mark(as_time(0)).index, self.reference
         return lambda counts: reference().at_step(counts[index])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return UserClosedForm.of, (self.reference(), self.formula)
+        return UserClosedForm.of, (self.reference(),)

@@ -48,17 +48,12 @@ class Coefficient(Functions):
 class ScaleFunction(Scheduler):
     """A cyclic scheduler. A subclass may scale the heights by its own function."""
 
-    mode: str
-    gamma: float
-
-    def set_scale_fn(self) -> Function:
+    def set_scale_fn(self) -> Function | None:
         """The factor of the height, as a function of the number of the cycle or of iterations: see `scale_mode`.
 
-        The default is the function of `mode`. It takes the number of the cycle, or for "exp_range" of iterations.
+        The default is None, for the factor that `mode` describes.
         """
-        gamma, mode = self.gamma, self.mode
-        return lambda x: {"triangular": 1.0, "triangular2": 0.5 ** (x - 1), "exp_range": gamma**x}[mode]
+        return None
 
     def _add_functions(self, closed_form: Cyclic) -> Cyclic:
-        is_overridden = type(self).set_scale_fn is not ScaleFunction.set_scale_fn
-        return replace(closed_form, scale_fn=self.set_scale_fn()) if is_overridden else closed_form
+        return replace(closed_form, scale_fn=self.set_scale_fn())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
@@ -28,10 +26,19 @@ from ..groups.decay import decaying_groups, norm_and_bias_names, scheduled_group
 from ..groups.parameters import NamedParameter, find_parameters
 from ..groups.rules import FACTOR, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
-from .names import optimizers, read_constructor
-from .problems import Problems
-from .read import CLOCK_KEYS, read, read_sections
-from .resolve import TAGS, Given, OptimizerSpec, Plan, Spec, has_time, resolve_config, resolve_learning_rate
+from .names import optimizers
+from .read import read, read_sections
+from .resolve import (
+    TAGS,
+    Given,
+    OptimizerSpec,
+    Plan,
+    Spec,
+    has_time,
+    read_constructor,
+    resolve_config,
+    resolve_learning_rate,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +161,8 @@ def configure_lr_scheduler(
         missing = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
         for group in optimizer.param_groups:
             missing.discard(group.get(APPLIED_FACTOR, group.get(FACTOR, group.get("adjust_val"))))
-        if missing:
+        has_width_factors = any("base_rule" in group for group in optimizer.param_groups)  # which multiply them
+        if missing and not has_width_factors:
             raise ValueError(
                 f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: no parameter group has the factor "
                 f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
@@ -248,13 +256,10 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     entries = {f"schedulers[{i}]": entry for i, entry in enumerate(sections["schedulers"])}
     plan = resolve_config(sections, entries, clock)
     grouped = plan.attempt(make_optimizer, plan.optimizer, model)
-    if plan.problems:
-        check_schedules(plan)
-        plan.problems.raise_all()
-    schedulers = make_schedulers(plan, grouped)
-    if not plan.problems:
-        check_learning_rates(plan, grouped, schedulers)
     plan.problems.raise_all()
+    schedulers = make_schedulers(plan, grouped)
+    plan.problems.raise_all()
+    check_learning_rates(grouped, schedulers)
     note = _describe_weight_decay(grouped, schedulers)
     return Built(grouped.optimizer, list(schedulers.values()), plan.clock, config, note)
 
@@ -275,74 +280,6 @@ def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, A
     causes = [path for path, indices in scheduled.items() if indices and not schedulers[path].relative]
     verb = "give" if len(causes) > 1 else "gives"
     return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
-
-
-@dataclass
-class Trial:
-    """The objects that could be made from a config, and the errors of the rest.
-
-    `schedulers`: one for each entry by its place, None where the scheduler could not be made. `optimizer`: None if it
-    could not be made for the model.
-    """
-
-    optimizer: Any
-    clock: State | None
-    schedulers: dict[str, Any]
-    problems: Problems
-
-
-def make_trial(
-    config: Mapping[str, object],
-    model: object = None,
-    run: Mapping[str, object] = MappingProxyType({}),
-    place: str = "schedulers[{}]",
-    only: int | None = None,
-) -> Trial:
-    """Make the optimizer, the clock and the schedulers of a config.
-
-    Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
-    `run`: keys of the run that replace the keys of the config. `place`: how messages name an entry, by its number.
-    `only`: the number of the one entry that is made. Raises `TypeError` if a config is not a mapping. Raises
-    `ValueError` if the config has no entry of that number, or if a `run` has no length.
-    """
-    sections = read_sections(config) | dict(run)
-    sections.pop("process_group", None)  # there is one rank
-    if run and sections.get("max_duration") is None:
-        raise ValueError("max_duration: the options of a run need its length. Pass it, such as --max-duration 90ep.")
-    entries = {place.format(i): entry for i, entry in enumerate(sections["schedulers"]) if only in (None, i)}
-    if only is not None and not entries:
-        raise ValueError(f"schedulers[{only}]: there is no such entry. The first entry is 0.")
-    plan = resolve_config(sections, entries, None)
-    if model is None:
-        grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
-    else:
-        grouped = plan.attempt(make_optimizer, plan.optimizer, model)
-    clock_failed = plan.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
-    if grouped is None or clock_failed:
-        check_schedules(plan)
-        schedulers = dict.fromkeys(plan.schedulers)
-    else:
-        schedulers = make_schedulers(plan, grouped)
-        if only is None and not plan.problems:
-            check_learning_rates(plan, grouped, schedulers)
-    return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
-
-
-def _make_trial_optimizer(spec: OptimizerSpec, schedulers: Mapping[str, object]) -> GroupedOptimizer:
-    tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(schedulers.values()))))]
-    groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
-    return GroupedOptimizer(spec, spec.constructor.cls(groups, **spec.arguments))
-
-
-def _find_tags(value: object) -> set[str]:
-    """Return all tags that a scheduler and its children name."""
-    if isinstance(value, list):
-        return set().union(*map(_find_tags, value))
-    if not isinstance(value, Spec):
-        return set()
-    tags = value.options.get("tags", value.arguments.get(TAGS))
-    own = {tag.removeprefix("!") for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
-    return own.union(*map(_find_tags, value.arguments.values()))
 
 
 @dataclass(frozen=True)
@@ -388,8 +325,11 @@ def make_schedulers(plan: Plan, grouped: GroupedOptimizer) -> dict[str, Any]:
     return schedulers
 
 
-def check_learning_rates(plan: Plan, grouped: GroupedOptimizer, schedulers: Mapping[str, object]) -> None:
-    """Check that schedulers set the learning rates that the optimizer's entry leaves out, and use its factors."""
+def check_learning_rates(grouped: GroupedOptimizer, schedulers: Mapping[str, object]) -> None:
+    """Raise `ValueError` unless schedulers set the learning rates that the optimizer's entry leaves out.
+
+    Also unless they use the factors of the entry.
+    """
     if isinstance(grouped.spec, Given):
         return
     unset = set(grouped.unset_lr_groups)
@@ -397,15 +337,16 @@ def check_learning_rates(plan: Plan, grouped: GroupedOptimizer, schedulers: Mapp
         if isinstance(scheduler, lr_scheduler.LRScheduler):
             unset.difference_update(scheduler.indices)
     if unset:
-        message = f"no scheduler sets the learning rate of parameter group {min(unset)}. Give the optimizer an 'lr'."
-        plan.problems.append(ValueError(f"{grouped.spec.path}: {message}"))
-    is_unused = not any(map(_is_scaled_by_factors, schedulers.values()))
-    if is_unused and any(map(has_learning_rate_factor, grouped.optimizer.param_groups)):
-        message = (
+        raise ValueError(
+            f"{grouped.spec.path}: no scheduler sets the learning rate of parameter group {min(unset)}. Give the "
+            f"optimizer an 'lr'."
+        )
+    has_factors = any(map(has_learning_rate_factor, grouped.optimizer.param_groups))
+    if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
+        raise ValueError(
             f"{grouped.spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate "
             f"scheduler of timesched or optim, or write an 'lr' for these parameters under 'params'."
         )
-        plan.problems.append(ValueError(message))
 
 
 def _is_scaled_by_factors(scheduler: object) -> bool:
@@ -413,13 +354,6 @@ def _is_scaled_by_factors(scheduler: object) -> bool:
     if isinstance(scheduler, Bound) and scheduler.relative:
         return scheduler.key == "lr"
     return bool(getattr(scheduler, "scales", 0))
-
-
-def check_schedules(plan: Plan) -> None:
-    """Check the values of schedules by making them, which needs no optimizer."""
-    for spec in plan.schedulers.values():
-        if isinstance(spec, Spec) and spec.constructor.is_schedule:
-            plan.problems.attempt(make_from_spec, spec)
 
 
 def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> Any:
@@ -458,9 +392,7 @@ def _make_given(given: Given, argument: object, kind: str) -> Any:
     return instance
 
 
-def make_from_spec(
-    spec: Spec, optimizer: torch.optim.Optimizer | None = None, clock: State | None = None, tags: Tags = None
-) -> Any:
+def make_from_spec(spec: Spec, optimizer: torch.optim.Optimizer, clock: State | None = None, tags: Tags = None) -> Any:
     """Make the scheduler or schedule of a specification, and first its children.
 
     `tags`: the tags of its parent, which it uses if it has none of its own.
@@ -470,16 +402,15 @@ def make_from_spec(
     for name, value in arguments.items():
         if isinstance(value, Spec):
             arguments[name] = make_from_spec(value, optimizer, clock, tags)
-        elif name == constructor.children:
+        elif isinstance(value, list) and any(isinstance(item, Spec) for item in value):
             arguments[name] = [make_from_spec(child, optimizer, clock, tags) for child in value]
-    if not constructor.is_schedule and tags is not None and TAGS in constructor.parameters:
+    if tags is not None and TAGS in constructor.parameters:
         arguments[TAGS] = tags
-    if constructor.has_clock and clock is not None:
+    if constructor.takes_clock and clock is not None:
         arguments["clock"] = clock
-    if constructor.first is not None:
-        arguments[constructor.first] = optimizer
+    positional = [optimizer] if constructor.takes_optimizer else []
     with prefix_errors(spec.path):
-        return constructor.cls(**arguments)
+        return constructor.cls(*positional, **arguments)
 
 
 def _check_written(scheduler: object, no_decay_groups: Set[int]) -> None:

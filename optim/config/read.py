@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from timesched.time.value import Time
 
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_NODES, _MAX_LEVELS = 100_000, 100  # of a config
-_MAX_DIGITS = 400  # of an integer that is text: more are an infinite float, which an argument refuses
 # A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. In YAML 1.1, `1e-6` is a string.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 # Keys whose values are never numbers.
@@ -44,7 +42,7 @@ def read(config: object) -> Any:
 
     Raises `TypeError` for any other type, `ImportError` without ruamel.yaml, and `OSError` if the file cannot be read.
     Raises `ValueError` for text that is not one valid YAML document of plain data, for duplicate keys, for keys that
-    are not strings, for a config that contains itself, and for integers above 1.8e308.
+    are not strings, and for a config of more than 100,000 values or 100 levels, such as one that contains itself.
 
     >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
     {'optimizer': {'SGD': {'lr': 0.1}}}
@@ -74,11 +72,8 @@ def _parse_yaml(text: str, source: str) -> Any:
     except ImportError as error:
         raise ImportError("A YAML config needs ruamel.yaml. Run pip install ruamel.yaml, or pass a mapping.") from error
     reader = YAML(typ="safe", pure=True)  # plain data only; the pure reader follows YAML 1.2
-    reader.constructor.add_constructor("tag:yaml.org,2002:int", _read_yaml_int)
     try:
         content = reader.load(text)
-    except RecursionError:
-        raise ValueError(f"{source}: it is nested too deeply. Write at most {_MAX_LEVELS} levels.") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark
         location = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
@@ -90,44 +85,29 @@ def _parse_yaml(text: str, source: str) -> Any:
     return _Copier(_PLAIN).copy(content, "config")
 
 
-def _read_yaml_int(constructor: Any, node: Any) -> int:
-    """An integer of a YAML text. An integer with too many digits for Python is an error with its place."""
-    from ruamel.yaml.constructor import ConstructorError
-
-    try:
-        return int(type(constructor).construct_yaml_int(constructor, node))
-    except ValueError as error:
-        raise ConstructorError(None, None, str(error), node.start_mark) from None
-
-
 class _Copier:
     """Copies mappings and lists as dicts and lists, with values of `types`. The size of a config is limited."""
 
     def __init__(self, types: Any) -> None:
         self.types, self.nodes = types, 0
 
-    def copy(self, value: object, path: str, parents: tuple[int, ...] = ()) -> Any:
-        """A copy of a value. `parents`: the identities of the containers around it."""
+    def copy(self, value: object, path: str, level: int = 0) -> Any:
+        """A copy of a value. `level`: how many containers are around it."""
         self.nodes += 1
-        if self.nodes > _MAX_NODES or len(parents) > _MAX_LEVELS:
+        if self.nodes > _MAX_NODES or level > _MAX_LEVELS:
             raise ValueError(
                 f"{path:.80}: the config has more than {_MAX_NODES} values, or more than {_MAX_LEVELS} levels. Aliases "
                 f"in aliases may multiply its values: write it without them."
             )
-        if id(value) in parents:
-            raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
-        parents = (*parents, id(value))
         if isinstance(value, Mapping):
             copied = {}
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
-                copied[key] = self.copy(item, f"{path}.{key}".removeprefix("config."), parents)
+                copied[key] = self.copy(item, f"{path}.{key}".removeprefix("config."), level + 1)
             return copied
         if isinstance(value, (list, tuple)):
-            return [self.copy(item, f"{path}[{i}]", parents) for i, item in enumerate(value)]
-        if isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
+            return [self.copy(item, f"{path}[{i}]", level + 1) for i, item in enumerate(value)]
         if not isinstance(value, self.types):
             raise ValueError(
                 f"{path}={value!r:.80}: the type {type(value).__name__} is not allowed. Write a string in quotes, a "
@@ -145,8 +125,7 @@ def read_numbers(value: object) -> Any:
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'tags': '1'}
     """
     if isinstance(value, str) and _NUMBER.fullmatch(value):
-        is_whole = value.lstrip("+-").isdecimal() and len(value) < _MAX_DIGITS
-        return int(value) if is_whole else float(value)
+        return int(value) if value.lstrip("+-").isdecimal() else float(value)
     if isinstance(value, list):
         return [read_numbers(item) for item in value]
     if isinstance(value, dict):
@@ -219,8 +198,7 @@ def _read_old_form(optimizer: Mapping[str, object], schedulers: object) -> dict[
     if not isinstance(optimizer_type, str):
         raise ValueError(f"optimizer.optimizer_type={optimizer_type!r:.80}: this is not a name. Write it as a string.")
     other_keys = [key for key in OTHER_KEYS if key in arguments]
-    for key in other_keys:
-        del arguments[key]
+    arguments = {key: value for key, value in arguments.items() if key not in OTHER_KEYS}
     if "learning_rate" in arguments:
         if "lr" in arguments:
             raise ValueError("optimizer: 'learning_rate' and 'lr' mean the same. Leave out one of them.")

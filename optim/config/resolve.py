@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Real
 from typing import Any
 
 from timesched.batch_size.schedule import BatchSizeSchedule
 from timesched.binding.groups import FACTOR_KEYS
-from timesched.reading import SCHEDULE, Family, prefix_errors
+from timesched.hints import argument_hint, arguments_of
+from timesched.reading import SCHEDULE, Family, add_path, begins_with_path, prefix_errors
 from timesched.run.clock import Clock
 from timesched.run.horizon import Horizon, State
 from timesched.schedulers.schedule import Schedule
@@ -21,8 +24,7 @@ from ..algorithms.adam import Adam
 from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULER, Constructor, optimizers, read_constructor
-from .problems import Problems
+from .names import CLOSED_FORM, LR, SCHEDULER, optimizers
 from .read import CLOCK_KEYS, OldLearningRate, find_unknown_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")
@@ -33,6 +35,85 @@ LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this 
 UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
 # Keys of a schedule's entry that are arguments of bind().
 BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
+
+
+class Problems(list[TypeError | ValueError]):
+    """The errors of entries that do not depend on each other, which are raised together.
+
+    Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry.
+    """
+
+    def attempt(self, function: Callable[..., object], *arguments: object, path: str = "") -> Any:
+        """Call a function and return its result. If it fails, add its error, which begins with `path`; return None.
+
+        `path=""`: the error says itself where it is.
+        """
+        try:
+            return function(*arguments)
+        except (TypeError, ValueError) as error:
+            self.append(add_path(error, path) if path and not begins_with_path(error, path) else error)
+            return None
+
+    def lines(self) -> list[str]:
+        """The lines of the errors' messages."""
+        return [line for error in self for line in str(error).splitlines()]
+
+    def raise_all(self) -> None:
+        """Raise the error if there is one. Several errors become one `ValueError` with a line for each."""
+        if len(self) == 1:
+            raise self[0]
+        if self:
+            raise ValueError("\n".join(self.lines()))
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """A class that a config may name, and the arguments of its constructor that a config may set."""
+
+    cls: Any
+    parameters: Mapping[str, inspect.Parameter]
+    required: Sequence[str]  # those without a default
+    takes_optimizer: bool  # no config sets the first argument: the optimizer, or the parameters
+    takes_clock: bool
+
+    def read_arguments(
+        self, arguments: dict[str, object], path: str, other_keys: Sequence[str] = (), require_all: bool = True
+    ) -> dict[str, Any]:
+        """Read the arguments for the constructor: a list becomes a tuple if the default is a tuple.
+
+        Raises `ValueError` for arguments that the constructor does not name, with a line for each. The error lists the
+        arguments that it has, and `other_keys`, which are the keys of an optimizer's groups. With `require_all`, a
+        missing argument is an error, too.
+        """
+        errors, result = [], dict(arguments)
+        for name, value in arguments.items():
+            if name not in self.parameters:
+                hint = argument_hint(name, [*self.parameters, *other_keys])
+                errors.append(f"{path}: {self.cls.__name__} has no argument {name!r}{hint}")
+            elif isinstance(value, list) and isinstance(self.parameters[name].default, tuple):
+                result[name] = tuple(value)
+        if errors:
+            raise ValueError("\n".join(errors))
+        missing = " and ".join(repr(name) for name in self.required if name not in arguments)
+        if missing and require_all:
+            raise ValueError(
+                f"{path}: {self.cls.__name__} needs {missing}. An argument without a default must have a value."
+            )
+        return result
+
+
+@cache
+def read_constructor(cls: type) -> Constructor:
+    """Read which arguments the constructor of a class takes."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = {name: parameter for name, parameter in arguments_of(cls).items() if parameter.kind not in variadic}
+    first, is_schedule = next(iter(parameters), ""), issubclass(cls, Schedule)
+    takes_optimizer = not is_schedule and first != "schedulers"  # a ChainedLR has the optimizer of its children
+    if takes_optimizer:
+        parameters.pop(first, None)
+    takes_clock = parameters.pop("clock", None) is not None and not is_schedule
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    return Constructor(cls, parameters, required, takes_optimizer=takes_optimizer, takes_clock=takes_clock)
 
 
 @dataclass(frozen=True)
@@ -152,30 +233,31 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
     entry = read_entry(read_numbers(value), "optimizer", optimizers())
     constructor = read_constructor(entry.family.find(entry.name, "optimizer"))
     path, arguments, problems = entry.path, dict(entry.arguments), Problems()
+    # The options of the groups
     claims = _read_claims(arguments.pop("params", None) or [], f"{path}.params", constructor, problems)
     options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
-    is_muon = issubclass(constructor.cls, Muon)
+    has_no_decay, is_muon = "no_decay" in options, issubclass(constructor.cls, Muon)
     if is_muon and not arguments.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
+    # The learning rate
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
         if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
             problems.attempt(_rename, arguments, alias, name, path)
-    correct_bias = arguments.pop("correct_bias", True) if constructor.cls is Adam else True
-    if correct_bias is not True:
-        message = f"{path}.correct_bias={correct_bias!r}: Adam always corrects the bias. Use AdamW instead."
-        problems.append(ValueError(message))
     missing = [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
     if any(options.get(key) is not None for key in DEPTH_KEYS):
         has_algorithms = is_muon and options.get("matrices") is not None
-        options["lr"] = problems.attempt(_require_learning_rates, arguments, has_algorithms, path)
+        require = _require_learning_rates if has_algorithms else _require_learning_rate
+        options["lr"] = problems.attempt(require, arguments, path)
     if is_lr_scheduled or "lr" in options:
         arguments |= dict.fromkeys(missing, UNKNOWN_LR)
+    # The arguments of the class
+    if constructor.cls is Adam and arguments.get("correct_bias") is True:
+        del arguments["correct_bias"]  # Adam always corrects the bias
     arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
-    has_no_decay = "no_decay" in options
-    # without weight decay, a split would only make more groups
-    default = "decay_tag" in options or _has_weight_decay(constructor, arguments)
-    options = {"no_decay": default, "rules": claims, **options}
+    if not has_no_decay:  # without weight decay, a split would only make more groups
+        options["no_decay"] = "decay_tag" in options or _has_weight_decay(constructor, arguments)
+    options["rules"] = claims
     return OptimizerSpec(path, constructor, arguments, options, has_no_decay=has_no_decay, lacks_lr=bool(missing))
 
 
@@ -209,20 +291,21 @@ def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> N
     arguments[name] = arguments.pop(alias)
 
 
-def _require_learning_rates(arguments: Mapping[str, Any], has_algorithms: bool, path: str) -> Any:
-    """The learning rate that the entry has, to which factors by depth apply; or a dict by algorithm."""
-    entries = {"muon": arguments}
-    for name in ALGORITHMS if has_algorithms else ():
+def _require_learning_rates(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The learning rates of an entry of Muon by algorithm, to which factors by depth apply."""
+    learning_rates = {"muon": _require_learning_rate(arguments, path)}
+    for name in ALGORITHMS:
         if isinstance(arguments.get(name), Mapping):
-            entries[name] = arguments[name]
-    learning_rates = {}
-    for name, entry in entries.items():
-        values = [entry[key] for key in LEARNING_RATE if entry.get(key) is not None]
-        if not values:
-            where = path if entry is arguments else f"{path}.{name}"
-            raise ValueError(f"{where}: {DEPTH_KEYS[0]!r} needs a learning rate. Write 'lr'.")
-        learning_rates[name] = values[0]
-    return learning_rates if has_algorithms else learning_rates["muon"]
+            learning_rates[name] = _require_learning_rate(arguments[name], f"{path}.{name}")
+    return learning_rates
+
+
+def _require_learning_rate(arguments: Mapping[str, Any], path: str) -> Any:
+    """The learning rate of an entry, to which factors by depth apply."""
+    for name in LEARNING_RATE:
+        if arguments.get(name) is not None:
+            return arguments[name]
+    raise ValueError(f"{path}: {DEPTH_KEYS[0]!r} needs a learning rate. Write 'lr'.")
 
 
 def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object]) -> bool:
@@ -247,40 +330,36 @@ def resolve_scheduler(value: object, path: str, clock: State | None) -> Spec | G
     return _resolve_named(read_entry(read_numbers(value), path, SCHEDULER), clock)
 
 
-def _resolve_named(entry: Entry, clock: State | None) -> Spec:
+def _resolve_named(entry: Entry, clock: State | None = None) -> Spec:
     """The specification of a named scheduler or schedule, and of its children."""
     constructor = read_constructor(entry.family.find(entry.name, entry.path))
     path, arguments, parameters = entry.path, dict(entry.arguments), constructor.parameters
-    is_bound = constructor.is_schedule and entry.family is SCHEDULER  # and not a child
+    is_schedule = issubclass(constructor.cls, Schedule)
+    is_bound = is_schedule and entry.family is SCHEDULER  # and not a child
     if "tags" in arguments and "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if entry.is_phase and "total_iters" not in parameters:
         arguments.pop("total_iters", None)
-    family = SCHEDULE if constructor.is_schedule else CLOSED_FORM
-    if constructor.child in arguments:
-        child = read_entry(arguments[constructor.child], f"{path}.{constructor.child}", family, entry.is_phase)
-        arguments[constructor.child] = _resolve_named(child, clock)
-    if constructor.children in arguments:
-        arguments |= _resolve_children(constructor, arguments, f"{path}.{constructor.children}", family, clock)
+    child, family = ("schedule", SCHEDULE) if is_schedule else ("scheduler", CLOSED_FORM)
+    if child in arguments:
+        child_entry = read_entry(arguments[child], f"{path}.{child}", family, entry.is_phase)
+        arguments[child] = _resolve_named(child_entry, clock)
+    children = f"{child}s"
+    if children in arguments:
+        gives_milestones = not is_schedule and "milestones" in parameters and "milestones" not in arguments
+        entries = _read_children(arguments[children], f"{path}.{children}", family, gives_milestones)
+        arguments[children] = [_resolve_named(child_entry, clock) for child_entry in entries]
+        if gives_milestones:
+            arguments["milestones"] = _sum_lengths(entries, clock)
     return Spec(path, constructor, constructor.read_arguments(arguments, path), options)
 
 
-def _resolve_children(
-    constructor: Constructor, arguments: Mapping[str, Any], path: str, family: Family, clock: State | None
-) -> dict[str, Any]:
-    """The specifications of a list of children. If a sequence has no milestones, the lengths of its children give them.
-
-    Both are returned by the names of the arguments.
-    """
-    values = arguments[constructor.children]
+def _read_children(values: object, path: str, family: Family, are_phases: bool) -> list[Entry]:
+    """Read the entries of a list of children. `are_phases`: their lengths give the milestones of a sequence."""
     if not isinstance(values, list):
         raise TypeError(f"{path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
-    lacks_milestones = "milestones" in constructor.parameters and "milestones" not in arguments
-    are_phases = lacks_milestones and not constructor.is_schedule
-    entries = [read_entry(value, f"{path}[{i}]", family, are_phases) for i, value in enumerate(values)]
-    resolved = {constructor.children: [_resolve_named(entry, clock) for entry in entries]}
-    return {**resolved, "milestones": _sum_lengths(entries, clock)} if are_phases else resolved
+    return [read_entry(value, f"{path}[{i}]", family, are_phases) for i, value in enumerate(values)]
 
 
 def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
@@ -300,7 +379,7 @@ def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
 def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
-        return _resolve_named(Entry("ConstantLR", {"learning_rate": learning_rate}, path, LR), None)
+        return _resolve_named(Entry("ConstantLR", {"learning_rate": learning_rate}, path, LR))
     is_list = isinstance(learning_rate, (list, tuple))
     dicts = [dict(x) if isinstance(x, Mapping) else {} for x in (learning_rate if is_list else [learning_rate])]
     if not all("scheduler" in arguments for arguments in dicts):
@@ -308,23 +387,21 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
-        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR), None)
+        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
     main_schedulers = [LR.find(x.pop("main_scheduler"), path) for x in dicts if "main_scheduler" in x]
     is_chained = lr_scheduler.ChainedLR in main_schedulers
     children = [
         Entry(arguments.pop("scheduler"), arguments, f"{path}[{i}]", LR, is_phase=not is_chained)
         for i, arguments in enumerate(dicts)
     ]
-    return _resolve_named(
-        Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR), None
-    )
+    return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
 
 
 def has_time(value: object) -> bool:
     """Whether a value is a time, or a specification has a time in its arguments, so that it needs a clock."""
     if isinstance(value, Spec):
         values = [argument for name, argument in value.arguments.items() if name != TAGS]
-        return value.constructor.is_schedule or has_time(values)
+        return issubclass(value.constructor.cls, Schedule) or has_time(values)
     if isinstance(value, (list, tuple)):
         return any(map(has_time, value))
     try:

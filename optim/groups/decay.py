@@ -18,7 +18,7 @@ _SHOWN_NAMES = 3  # of parameters
 
 def set_weight_decay(
     parameters: Sequence[NamedParameter], model: object, weight_decay: object, no_decay: object, decay_tags: set[str]
-) -> list[NamedParameter]:
+) -> None:
     """Set the weight decay of each parameter: the arguments `weight_decay`, `no_decay` and `decay_tag`.
 
     These parameters get 0, unless `no_decay` is False:
@@ -34,13 +34,12 @@ def set_weight_decay(
     whose weight decay is not 0 get the tag.
     """
     excluded = set() if no_decay is False else _find_excluded(model, parameters)
-    changed = []
     for parameter in parameters:
         default = 0.0 if id(parameter.tensor) in excluded else weight_decay
-        settings = parameter.settings if default is None else {"weight_decay": default, **parameter.settings}
-        tags = parameter.tags if comparable_value(settings.get("weight_decay")) == 0 else parameter.tags | decay_tags
-        changed.append(parameter._replace(tags=tags, settings=settings))
-    return changed
+        if default is not None:
+            parameter.settings.setdefault("weight_decay", default)
+        if decay_tags and comparable_value(parameter.settings.get("weight_decay")) != 0:
+            parameter.tags |= decay_tags
 
 
 def _find_excluded(model: object, parameters: Iterable[NamedParameter]) -> set[int]:
@@ -82,10 +81,8 @@ def decaying_groups(groups: Sequence[ParamGroup], schedulers: Iterable[object]) 
     return indices.union(*map(scheduled_groups, schedulers))
 
 
-def find_decaying_norms(names: Sequence[str], group: int) -> str | None:
-    """The finding that a group with weight decay has norms and biases of these names."""
-    if not names:
-        return None
+def describe_decaying_norms(names: Sequence[str], group: int) -> str:
+    """Describe the norms and biases, of these names, in a group with weight decay."""
     shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
     return (
         f"norms and biases of group {group} decay ({len(names)}: {shown}). Write no_decay: true, and give a scheduler "

@@ -52,7 +52,7 @@ class Stack:
         return len(self.numbers) - self.numbers[self.layers[self.positions[i]]]
 
 
-def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, layers: object) -> list[NamedParameter]:
+def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, layers: object) -> None:
     """Give each parameter without a factor the factor of its layer: the arguments `layer_decay` and `layers`.
 
     Layer i of L has the factor `layer_decay ** (L - i)`. What comes before the first layer, such as embeddings, has
@@ -84,15 +84,12 @@ def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, la
         if not stack.layers:
             raise ValueError(_describe_no_layers(stack.glob, names))
     first = min(stacks, key=lambda stack: stack.positions[0])
-    scaled = []
     for position, parameter in enumerate(parameters):
         owner = _choose_stack(stacks, position, parameter.name)
         if owner is None and position < first.positions[0]:  # before all layers it is an embedding
             owner = first
         factor = 1.0 if owner is None else decay ** owner.exponent(position)
-        settings = {factor_key(parameter.settings): factor, **parameter.settings}
-        scaled.append(parameter._replace(settings=settings))
-    return scaled
+        parameter.settings.setdefault(factor_key(parameter.settings), factor)
 
 
 def _read_globs(layers: object) -> list[str]:

@@ -16,7 +16,7 @@ from .depth import scale_by_depth
 from .learning_rate import set_learning_rate
 from .matrices import choose_algorithms
 from .parameters import NamedParameter, find_parameters
-from .rules import Claim, Selector, apply_claims, make_claims, read_factors, read_rules, read_selectors
+from .rules import Claim, Selector, apply_claims, make_claims, read_factors, read_rule, read_selectors, require_rules
 from .width import scale_by_width
 
 
@@ -103,28 +103,29 @@ def configure_param_groups(
     claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"})
     decay_tags = read_tags(decay_tag, "decay_tag: ")
 
-    parameters = apply_claims(find_parameters(model), claims)
+    parameters = find_parameters(model)
+    apply_claims(parameters, claims)
     if not parameters:
         raise ValueError(f"model={type(model).__name__}: it has no parameters. Pass a model with parameters.")
     if matrices:
-        parameters = choose_algorithms(parameters, heads)
-    parameters = set_weight_decay(parameters, model, weight_decay, no_decay, decay_tags)
+        choose_algorithms(parameters, heads)
+    set_weight_decay(parameters, model, weight_decay, no_decay, decay_tags)
     if layer_decay is not None:
-        parameters = scale_by_depth(parameters, layer_decay, layers)
+        scale_by_depth(parameters, layer_decay, layers)
     if base_model is not None:
-        parameters = scale_by_width(parameters, base_model, base_rule)
+        scale_by_width(parameters, base_model, base_rule)
     if not frozen:
         parameters = [parameter for parameter in parameters if parameter.tensor.requires_grad]
         if not parameters:
             raise ValueError("frozen=False: no parameter of the model requires a gradient. Leave frozen out.")
     if lr is not None:
-        parameters = set_learning_rate(parameters, lr)
+        set_learning_rate(parameters, lr)
     return _make_groups(parameters, names)
 
 
 def _read_claims(model: object, rules: object, factors: object, weight_decay: object, no_decay: object) -> list[Claim]:
     """Read the claims of `rules`, `adjust_learning_rate` and `no_decay`."""
-    claims = read_rules(rules)
+    claims = [read_rule(rule, f"rules[{i}]") for i, rule in enumerate(require_rules(rules, "rules"))]
     claims += read_factors({} if factors is None else factors)
     if weight_decay is not None:
         NON_NEGATIVE.read("weight_decay", weight_decay)

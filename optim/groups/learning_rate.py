@@ -15,7 +15,7 @@ def factor_key(settings: Mapping[str, Any]) -> str:
     return next((key for key in FACTOR_KEYS if key in settings), FACTOR_KEYS[0])
 
 
-def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> list[NamedParameter]:
+def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> None:
     """Set the learning rate of each parameter: the argument `lr`.
 
     The learning rate is the `lr` of a rule, or else the argument, times the factor of the parameter. The group keeps
@@ -26,15 +26,15 @@ def set_learning_rate(parameters: Sequence[NamedParameter], lr: Any) -> list[Nam
 
     Raises ValueError if this dict lacks an algorithm.
     """
-    changed = []
     for parameter in parameters:
-        settings = {key: value for key, value in parameter.settings.items() if key not in FACTOR_KEYS}
-        factor = parameter.settings.get(factor_key(parameter.settings))
+        settings = parameter.settings
+        factor = settings.get(factor_key(settings))
+        for key in FACTOR_KEYS:
+            settings.pop(key, None)
         settings["lr"] = _choose_rate(parameter, lr)
         if factor is not None:
-            settings |= {"lr": settings["lr"] * factor, APPLIED_FACTOR: factor}
-        changed.append(parameter._replace(settings=settings))
-    return changed
+            settings["lr"] = settings["lr"] * factor
+            settings[APPLIED_FACTOR] = factor
 
 
 def _choose_rate(parameter: NamedParameter, lr: Any) -> Any:

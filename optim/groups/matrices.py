@@ -27,9 +27,7 @@ class Decision(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def choose_algorithms(
-    parameters: Sequence[NamedParameter], output_head: Sequence[Selector] | None
-) -> list[NamedParameter]:
+def choose_algorithms(parameters: Sequence[NamedParameter], output_head: Sequence[Selector] | None) -> None:
     """Give each parameter an algorithm for `optim.Muon`: the arguments `matrices` and `output_head`.
 
     The key `algorithm` and a tag of the same name are "muon" for hidden matrices. They are "adamw" for embeddings, the
@@ -74,19 +72,16 @@ def choose_algorithms(
             f"{type(unknown[0].path[-1]).__name__}, whose kind is not known. Pass the rule {{'params': {name!r}, "
             "'algorithm': 'adamw'} in the list after the model, or 'muon' for a matrix or a stack of matrices."
         )
-    return [_apply_decision(parameter, decision) for parameter, decision in zip(parameters, decisions)]
+    for parameter, decision in zip(parameters, decisions):
+        parameter.settings = {"algorithm": decision.algorithm, **decision.settings, **parameter.settings}
+        parameter.tags |= {str(decision.algorithm)}
+        parameter.reason = decision.reason
 
 
 def _select_heads(parameters: Sequence[NamedParameter], globs: Sequence[Selector]) -> set[str]:
     """The names of the parameters that the globs of `output_head` select."""
     indices: set[int] = set().union(*(matching_indices(parameters, glob) for glob in globs))
     return {parameters[i].name for i in indices}
-
-
-def _apply_decision(parameter: NamedParameter, decision: Decision) -> NamedParameter:
-    settings = {"algorithm": decision.algorithm, **decision.settings, **parameter.settings}
-    tags = parameter.tags | {str(decision.algorithm)}
-    return parameter._replace(tags=tags, settings=settings, reason=decision.reason)
 
 
 def _decide(parameter: NamedParameter, is_head: bool) -> Decision:

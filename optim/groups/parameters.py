@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -23,8 +24,12 @@ WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 Owner = tuple[type[nn.Module], str]
 
 
-class NamedParameter(NamedTuple):
-    """A parameter: the names and layers by which globs and layer types select it, and what its group gets."""
+@dataclass(slots=True, eq=False)
+class NamedParameter:
+    """A parameter: the names and layers by which globs and layer types select it, and what its group gets.
+
+    The steps of `configure_param_groups` write `tags`, `settings` and `reason`, one after the other.
+    """
 
     tensor: Tensor
     name: str  # the first name, without the parts that wrappers add
@@ -32,7 +37,7 @@ class NamedParameter(NamedTuple):
     owners: dict[Owner, None]  # the types of the modules that own it, each with the parameter's name in the module
     path: list[nn.Module]  # of the first name: the model, and the modules down to the owner, without wrappers
     tags: frozenset[str] = frozenset()
-    settings: Mapping[str, Any] = {}  # hyperparameters, by name
+    settings: dict[str, Any] = field(default_factory=dict)  # hyperparameters, by name
     reason: str | None = None  # for the choice between Muon and AdamW
 
     @property

@@ -49,11 +49,6 @@ def read_selectors(value: object, source: str) -> tuple[Selector, ...]:
     return selectors
 
 
-def read_rules(rules: object) -> list[Claim]:
-    """Read the dicts of `configure_param_groups(rules=...)` as claims."""
-    return [read_rule(rule, f"rules[{i}]") for i, rule in enumerate(require_rules(rules, "rules"))]
-
-
 def require_rules(rules: object, name: str) -> list[Any]:
     """Check that the rules are a list. The rules themselves are not read."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
@@ -136,8 +131,8 @@ def make_claims(value: object, argument: str, settings: Mapping[str, object], la
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
 
-def apply_claims(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> list[NamedParameter]:
-    """The parameters with the tags and settings of the claims that select them.
+def apply_claims(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> None:
+    """Give each parameter the tags and settings of the claims that select it.
 
     The error names all selectors without a parameter.
     """
@@ -154,7 +149,8 @@ def apply_claims(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) 
             hits[i].append(claim)
     if errors:
         raise ValueError("\n".join(errors))
-    return [_merge_claims(parameter, own_claims) for parameter, own_claims in zip(parameters, hits)]
+    for parameter, own_claims in zip(parameters, hits):
+        _merge_claims(parameter, own_claims)
 
 
 def matching_indices(parameters: Sequence[NamedParameter], selector: Selector, layers: bool = False) -> set[int]:
@@ -196,8 +192,8 @@ def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[Na
     )
 
 
-def _merge_claims(parameter: NamedParameter, claims: Sequence[Claim]) -> NamedParameter:
-    """The parameter with the tags and settings of these claims."""
+def _merge_claims(parameter: NamedParameter, claims: Sequence[Claim]) -> None:
+    """Give a parameter the tags and settings of these claims."""
     name = parameter.name
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
@@ -214,5 +210,5 @@ def _merge_claims(parameter: NamedParameter, claims: Sequence[Claim]) -> NamedPa
                     f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from "
                     f"{claim.source}. Set one value, or narrow the globs of one."
                 )
-    tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
-    return parameter._replace(tags=tags, settings={key: value for key, (value, _) in values.items()})
+        parameter.tags |= claim.tags
+    parameter.settings = {key: value for key, (value, _) in values.items()}

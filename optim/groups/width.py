@@ -13,7 +13,7 @@ from .parameters import NamedParameter, find_parameters
 BASE_RULES = ("adam", "sgd")
 
 
-def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, base_rule: object) -> list[NamedParameter]:
+def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, base_rule: object) -> None:
     """Apply a factor for the width to each parameter: the arguments `base_model` and `base_rule`.
 
     `base_model` is the model at the width at which the hyperparameters were tuned (maximal update parametrization);
@@ -42,14 +42,13 @@ def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, bas
             f"base_model: only one of the models has the parameter {different[0]!r}. Pass the same model at another "
             f"width."
         )
-    scaled = []
     for parameter in parameters:
         factor = _width_factor(parameter, base_parameters[parameter.name], base_rule)
-        settings = {**parameter.settings, "base_rule": base_rule}
+        settings = parameter.settings
         key = factor_key(settings)
-        settings |= {key: settings.get(key, 1.0) * factor, "weight_decay": settings["weight_decay"] / factor}
-        scaled.append(parameter._replace(settings=settings))
-    return scaled
+        settings[key] = settings.get(key, 1.0) * factor
+        settings["weight_decay"] = settings["weight_decay"] / factor  # it may be a tensor, which stays
+        settings["base_rule"] = base_rule
 
 
 def _width_factor(parameter: NamedParameter, base_parameter: NamedParameter, base_rule: object) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
 from .matrices import block_rows, has_full_matrices, learning_rate_scale, matrix_shape, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
-from .ranks import OwnMatrices, compute_own_steps, is_redundant, read_process_group, step_shared_matrices
+from .ranks import read_process_group, step_shared_matrices
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for the groups that Muon does not step
@@ -152,7 +151,6 @@ class Muon(RuleOptimizer):
     elementwise = False
     reads = ()
     process_group: Any = None
-    _compiled_own_steps: Callable[..., list[Tensor]] | None = None
     states = ("momentum_buffer",)
     counts_steps = False
     decouples_weight_decay = True
@@ -253,15 +251,11 @@ class Muon(RuleOptimizer):
             )
         rows = matrix_shape(p.shape, group).rows
         sizes = block_rows(rows, group)
-        if sum(sizes) != rows and group.get("num_heads"):
-            raise ValueError(
-                f"{where}num_heads={group['num_heads']!r}: it does not divide the {rows} rows of a parameter of shape "
-                f"{tuple(p.shape)}. Pass a number that divides the rows."
-            )
         if sum(sizes) != rows:
+            key = "num_heads" if group.get("num_heads") else "split_sizes"
             raise ValueError(
-                f"{where}split_sizes={group['split_sizes']!r}: they do not add up to the {rows} rows of a parameter of "
-                f"shape {tuple(p.shape)}. Pass the rows of each block."
+                f"{where}{key}={group[key]!r}: the blocks do not add up to the {rows} rows of a parameter of shape "
+                f"{tuple(p.shape)}. Pass a number of heads that divides the rows, or the rows of each block."
             )
         if group["adjust_lr_fn"] == "cerebras" and len({learning_rate_scale(p.shape, group, n) for n in sizes}) > 1:
             raise ValueError(
@@ -290,34 +284,7 @@ class Muon(RuleOptimizer):
     def step_shared(self, works: list[Work]) -> list[Work]:
         if self.process_group is None and all(work.placement is None for work in works):
             return works
-        # Since `compile`, the compiled step or the compiled step of this rank's matrices may have been abandoned.
-        is_compiled = self._compiled_step is not None and self._compiled_own_steps is not None
-        compute_steps = self._compute_compiled_own_steps if is_compiled else compute_own_steps
-        left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
-        if any(map(is_redundant, left)):
-            text = (
-                f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or NorMuon's matrices "
-                "that are split by columns, are gathered and computed by every rank."
-            )
-            warn_once(self, "redundancy", text, stacklevel=6)
-        return left
-
-    def _compute_compiled_own_steps(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-        if self._compiled_own_steps is not None:  # an earlier batch of this step may have abandoned it
-            try:
-                return self._compiled_own_steps(inputs)
-            except torch._dynamo.exc.FailOnRecompileLimitHit:
-                self._compiled_own_steps = None
-                warnings.warn(
-                    f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
-                    "compiles. They are made orthogonal uncompiled from now on.",
-                    stacklevel=9,
-                )
-        return compute_own_steps(inputs)
-
-    def compile(self, **options: object) -> None:
-        super().compile(**options)
-        self._compiled_own_steps = self._compile_function(compute_own_steps, options)
+        return step_shared_matrices(works, self.process_group)
 
     def __getstate__(self) -> StateDict:
         return {**super().__getstate__(), "_others": self._others}

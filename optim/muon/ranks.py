@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.tensor_lists import Tensors, copy_, lerp_
+from ..base.tensor_lists import copy_, lerp_
 from ..step.execution import StartedStep, start_step
-from ..step.work import Factors, Work
+from ..step.work import Work
 from .matrices import apply_steps, block_rows, has_full_matrices, matrix_shape, momentum_directions, orthogonal_steps
 from .newton_schulz import iteration_dtype, matrices_at_once
 
@@ -55,19 +55,7 @@ class Part(NamedTuple):
     """The matrices of a batch that are in one work and have one shape. They are updated together."""
 
     matrices: list[SharedMatrix]
-    begun: StartedStep  # its columns have this rank's shard of each of the matrices
-
-
-class OwnMatrices(NamedTuple):
-    """Matrices of one shape that this rank makes orthogonal."""
-
-    hyper: Factors
-    factors: Factors
-    directions: Tensors
-    second_moments: Tensors  # none for Muon
-
-
-ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # compute_own_steps, or the compiled function
+    started: StartedStep  # its columns have this rank's shard of each of the matrices
 
 
 class Exchange(NamedTuple):
@@ -109,13 +97,10 @@ class Exchange(NamedTuple):
         return torch.cat([empty, *(x.reshape(-1).to(self.dtype) for x in tensors)])
 
 
-def step_shared_matrices(
-    works: list[Work], process_group: object, compute_steps: ComputeSteps, *, read_on_host: bool
-) -> list[Work]:
+def step_shared_matrices(works: list[Work], process_group: object) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
-    Returns the remaining work. `compute_steps` is `compute_own_steps`, or the compiled function. With the compiled
-    function, hyperparameters that are tensors stay tensors, so `read_on_host` is False.
+    Returns the remaining work.
     """
     left: list[Work] = []
     shared: dict[Exchange, list[SharedMatrix]] = {}
@@ -133,12 +118,8 @@ def step_shared_matrices(
             left.append(work.select(not_shared))
     for exchange, matrices in shared.items():
         for batch in make_batches(matrices, exchange.process_group.size()):
-            _step_batch(works, batch, exchange, compute_steps, read_on_host)
+            _step_batch(works, batch, exchange)
     return left
-
-
-def _is_muon_work(work: Work) -> bool:
-    return "ns_coefficients" in work.hyper
 
 
 def _find_sharing(work: Work, i: int, process_group: object) -> tuple[Any, int | None] | None:
@@ -146,7 +127,7 @@ def _find_sharing(work: Work, i: int, process_group: object) -> tuple[Any, int |
 
     None if each rank updates the parameter by itself: the rank has full matrices, or the split allows no owner.
     """
-    if not _is_muon_work(work):
+    if "ns_coefficients" not in work.hyper:  # it is not Muon's
         return None
     if work.placement is None:
         return None if process_group is None else (process_group, None)
@@ -220,20 +201,18 @@ def make_batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
     return [list(shares) for shares in zip(*shares_of_ranks)]
 
 
-def _step_batch(
-    works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_on_host: bool
-) -> None:
+def _step_batch(works: list[Work], batch: Batch, exchange: Exchange) -> None:
     """Step a batch of matrices.
 
     `direction_shards` and `step_shards` have this rank's shards of all matrices. `directions` and `steps` have the full
     tensors of the matrices that this rank owns. If the matrices are replicated, this rank computes its full directions
     at once, and `step_shards` has the full steps. No tensor lives longer than it is needed.
     """
-    parts = _begin_parts(works, batch, read_on_host)
+    parts = _start_parts(works, batch)
     direction_shards = _update_momentum(parts, batch, exchange)
     directions = direction_shards if exchange.is_replicated else _gather_directions(direction_shards, batch, exchange)
     del direction_shards
-    steps = _make_orthogonal(directions, parts, compute_steps)
+    steps = _make_orthogonal(directions, parts)
     del directions
     step_shards = _send_steps(steps, batch, exchange)
     del steps
@@ -241,7 +220,7 @@ def _step_batch(
         _add_steps(step_shards, part)
 
 
-def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
+def _start_parts(works: list[Work], batch: Batch) -> list[Part]:
     """Start the steps of the matrices of a batch, grouped by work and shape."""
     by_work_and_shape: dict[Any, list[SharedMatrix]] = {}
     for matrix in chain.from_iterable(batch):
@@ -249,7 +228,7 @@ def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Pa
     parts = []
     for (work_index, _), matrices in by_work_and_shape.items():
         work = works[work_index].select([matrix.param_index for matrix in matrices])
-        parts.append(Part(matrices, start_step(work, read_on_host)))
+        parts.append(Part(matrices, start_step(work)))
     return parts
 
 
@@ -257,15 +236,15 @@ def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> Mat
     """Update the momentum. Returns this rank's shards of the directions, or its own directions if replicated."""
     direction_shards: MatrixTensors = {}
     own = set(batch[exchange.rank()])
-    for matrices, begun in parts:
-        columns = begun.columns
-        lerp_(columns["momentum_buffer"], columns["g"], begun.factors["one_minus_momentum"])
+    for matrices, started in parts:
+        columns = started.columns
+        lerp_(columns["momentum_buffer"], columns["g"], started.factors["one_minus_momentum"])
         indices = [i for i, matrix in enumerate(matrices) if matrix in own or not exchange.is_replicated]
         if not indices:
             continue
         g = [columns["g"][i] for i in indices]
         momentum_buffer = [columns["momentum_buffer"][i] for i in indices]
-        for i, direction in zip(indices, momentum_directions(begun.hyper, g, momentum_buffer)):
+        for i, direction in zip(indices, momentum_directions(started.hyper, g, momentum_buffer)):
             direction_shards[matrices[i]] = [direction]
             if "variance_neuron" in columns:
                 direction_shards[matrices[i]].append(columns["variance_neuron"][i])
@@ -288,29 +267,19 @@ def _gather_directions(direction_shards: MatrixTensors, batch: Batch, exchange: 
     return directions
 
 
-def _make_orthogonal(directions: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> MatrixTensors:
+def _make_orthogonal(directions: MatrixTensors, parts: list[Part]) -> MatrixTensors:
     """Return the steps of the matrices that this rank owns, with their second moments, which are updated in place."""
-    own: list[SharedMatrix] = []
-    inputs = []
+    steps: MatrixTensors = {}
     for part in parts:
-        matrices = [matrix for matrix in part.matrices if matrix in directions]
-        if matrices:
-            own += matrices
+        own = [matrix for matrix in part.matrices if matrix in directions]
+        at_once = matrices_at_once(directions[own[0]][0], directions[own[0]][0].numel()) if own else 1
+        for start in range(0, len(own), at_once):
+            matrices = own[start : start + at_once]
             part_directions = [directions[matrix][0] for matrix in matrices]
             second_moments = [directions[matrix][1] for matrix in matrices if len(matrix.shapes) > 1]
-            inputs.append(OwnMatrices(part.begun.hyper, part.begun.factors, part_directions, second_moments))
-    steps = compute_steps(inputs) if inputs else []
-    return {matrix: [step, *directions[matrix][1:]] for matrix, step in zip(own, steps)}
-
-
-def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-    """Compute the steps of full matrices, and update their second moments in place."""
-    steps: list[Tensor] = []
-    for hyper, factors, directions, second_moments in inputs:
-        count = matrices_at_once(directions[0], directions[0].numel())
-        for i in range(0, len(directions), count):
-            piece = slice(i, i + count)
-            steps += orthogonal_steps(hyper, factors, directions[piece], second_moments[piece])
+            results = orthogonal_steps(part.started.hyper, part.started.factors, part_directions, second_moments)
+            for matrix, step in zip(matrices, results):
+                steps[matrix] = [step, *directions[matrix][1:]]
     return steps
 
 
@@ -338,14 +307,14 @@ def _send_steps(steps: MatrixTensors, batch: Batch, exchange: Exchange) -> Matri
 
 def _add_steps(step_shards: MatrixTensors, part: Part) -> None:
     """Update the parameters of a part, and store the second moments that arrived with the steps."""
-    matrices, begun = part
-    columns = begun.columns
+    matrices, started = part
+    columns = started.columns
     if "variance_neuron" in columns:
         copy_(columns["variance_neuron"], [step_shards[matrix][1] for matrix in matrices])
     p = columns["p"]
     own_steps = [step_shards[matrix][0].to(p[0].dtype) for matrix in matrices]
-    apply_steps(begun.hyper, p, own_steps, matrices[0].shapes[0])
-    begun.write_back()
+    apply_steps(started.hyper, p, own_steps, matrices[0].shapes[0])
+    started.write_back()
 
 
 def _split_dim(matrix: SharedMatrix) -> int:
@@ -388,14 +357,6 @@ def _split_message(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     sizes = [shape.numel() for shape in shapes]
     parts = torch.split(message[: sum(sizes)], sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes)]
-
-
-def is_redundant(work: Work) -> bool:
-    """Whether a remaining work has matrices that every rank must gather and compute."""
-    if work.placement is None or not _is_muon_work(work):
-        return False
-    count = len(work.columns["p"])
-    return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
 
 
 def read_process_group(process_group: object) -> Any:

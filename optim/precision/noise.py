@@ -46,20 +46,17 @@ def tensor_seeds(rounding_seed: int, column: int, step_counts: Tensor, numbers: 
     return _hash_all_bits(seeds ^ numbers)
 
 
-def noise(x: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Numbers from 0 to 65535, the hashes of int32 numbers, which are overwritten.
-
-    `memory`: a tensor like `x` for intermediate results. Without it, they are new tensors.
-    """
-    return _logical_shift_right(_hash_(x, memory), 16, memory)
+def noise(x: Tensor) -> Tensor:
+    """Numbers from 0 to 65535, the hashes of int32 numbers, which are overwritten."""
+    return _logical_shift_right(_hash_(x), 16)
 
 
-def _hash_(x: Tensor, memory: Tensor | None = None) -> Tensor:
+def _hash_(x: Tensor) -> Tensor:
     """Overwrite int32 numbers by a hash whose high half is well mixed."""
     x = x.mul_(_GOLDEN)
-    x ^= _logical_shift_right(x, 16, memory)
+    x ^= _logical_shift_right(x, 16)
     x *= _FIRST
-    x ^= _logical_shift_right(x, 15, memory)
+    x ^= _logical_shift_right(x, 15)
     x *= _SECOND
     return x
 
@@ -77,22 +74,21 @@ def _hash_int(x: int) -> int:
     return (x + 2**31) % 2**32 - 2**31
 
 
-def _logical_shift_right(x: Tensor, bits: int, memory: Tensor | None = None) -> Tensor:
+def _logical_shift_right(x: Tensor, bits: int) -> Tensor:
     """The right shift that fills with zeros. torch's shift of int32 copies the sign."""
-    return torch.bitwise_right_shift(x, bits, out=memory).bitwise_and_((1 << (32 - bits)) - 1)
+    return torch.bitwise_right_shift(x, bits).bitwise_and_((1 << (32 - bits)) - 1)
 
 
-def element_indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
+def element_indices(place: Place, start: int, count: int, device: torch.device) -> Tensor:
     """The indices in the full tensor, in int32, of `count` elements of the local tensor, starting at `start`.
 
-    `memory` is an int32 tensor of `count` elements that may be overwritten. If an index needs more than 31 bits, its
-    high bits are mixed into the low bits.
+    If an index needs more than 31 bits, its high bits are mixed into the low bits.
     """
     dtype = torch.int64 if place.long else torch.int32
     dims = _join_dims(place.dims)
     if not dims or dims == [(dims[0][0], 1)]:  # the local elements follow each other in the full tensor
         start += place.first
-        result = torch.arange(start, start + count, dtype=dtype, device=device, out=None if place.long else memory)
+        result = torch.arange(start, start + count, dtype=dtype, device=device)
     else:
         # The indices within the dimensions that are left.
         remaining = torch.arange(start, start + count, dtype=dtype, device=device)

@@ -57,7 +57,7 @@ class Precision(TypedDict, total=False):
     master_weights: bool
     stochastic_rounding: bool
     rounding_seed: int
-    state_dtype: Any
+    state_dtype: torch.dtype | str | Mapping[str, torch.dtype | str | None] | None
 
 
 class OptimizerOptions(Precision, total=False):
@@ -108,6 +108,22 @@ def requested_dtype(group: ParamGroup, name: str) -> Any:
 def has_precision_option(group: ParamGroup) -> bool:
     """Whether an option prevents the group's bfloat16 parameters from losing updates."""
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
+
+
+def is_widened(group: ParamGroup, p: Tensor) -> bool:
+    """Whether a parameter is stepped in float32 although it or its states are bfloat16."""
+    return bool(group.get("state_dtype")) or (p.dtype is torch.bfloat16 and has_precision_option(group))
+
+
+def has_remainder(group: ParamGroup, p: Tensor) -> bool:
+    """Whether a parameter has master weights, whose low half is a state."""
+    return p.dtype is torch.bfloat16 and bool(group.get("master_weights"))
+
+
+def active_states(tensor_states: Sequence[str | None], group: ParamGroup, p: Tensor) -> list[str]:
+    """The names of the states of elements that are not switched off, and of the remainder if there is one."""
+    names = [name for name in tensor_states if name is not None]
+    return [*names, REMAINDER] if has_remainder(group, p) else names
 
 
 def find_lost_updates(group: ParamGroup, p: Tensor) -> str | None:

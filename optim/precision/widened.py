@@ -47,31 +47,10 @@ def make_widening(
     return Widening(places, group.get("rounding_seed", 0), column_numbers)
 
 
-class Buffers:
-    """Memory that the pieces of a step use one after the other. Without `reuse`, each piece gets new memory."""
-
-    def __init__(self, reuse: bool) -> None:
-        self._memory: dict[str, Tensor] | None = {} if reuse else None
-
-    def get(self, count: int, use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
-        """Memory of `count` elements, for one use; None if memory is not reused."""
-        if self._memory is None:
-            return None
-        if use not in self._memory or self._memory[use].numel() < count:
-            self._memory[use] = torch.empty(count, dtype=dtype, device="cpu")
-        return self._memory[use][:count]
-
-    def cast(self, x: Tensor, use: str, dtype: torch.dtype) -> Tensor:
-        """A copy in another dtype."""
-        memory = self.get(x.numel(), use, dtype)
-        return x.to(dtype) if memory is None else memory.view(x.shape).copy_(x)
-
-
 class WidenedStep:
     """One step in float32, piece by piece: what is the same for all pieces."""
 
-    def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
-        self._buffers = Buffers(reuse_memory)
+    def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors) -> None:
         self._places = widening.places
         self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers if the host has the counts
         if not widening.places:
@@ -102,7 +81,7 @@ class WidenedStep:
             for name, (flat,) in values.items():
                 columns[name] = split_like(flat, columns["p"])
         else:
-            values = _read_one_by_one(piece.columns, names, self._buffers)
+            values = _read_one_by_one(piece.columns, names)
             value_indices = [range(i, i + 1) for i in range(count)]
             columns.update(values)
         columns["g"] = [g.float() for g in columns["g"]]
@@ -113,11 +92,9 @@ class WidenedStep:
         inputs = []
         for i in indices:
             x, param_index = piece.columns[column][i], piece.indices[i]
-            memory = self._buffers.get(x.numel(), "int32") if len(indices) == 1 else None
-            elements = element_indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
+            elements = element_indices(self._places[param_index], piece.start, x.numel(), x.device)
             inputs.append(elements.bitwise_xor_(self.seeds[column][param_index]))
-        joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
-        return noise(joined, self._buffers.get(joined.numel(), "shifted"))
+        return noise(torch.cat(inputs) if len(inputs) > 1 else inputs[0])
 
 
 class WidenedPiece(NamedTuple):
@@ -157,13 +134,13 @@ def _read_flat(columns: Columns, names: Sequence[str]) -> dict[str, Tensor]:
     return values
 
 
-def _read_one_by_one(columns: Columns, names: Sequence[str], buffers: Buffers) -> dict[str, list[Tensor]]:
-    """Read each tensor of these columns into its own float32 tensor, in memory that the next piece may reuse."""
+def _read_one_by_one(columns: Columns, names: Sequence[str]) -> dict[str, list[Tensor]]:
+    """Read each tensor of these columns into its own float32 tensor."""
     values: dict[str, list[Tensor]] = {}
     for name in names:
-        values[name] = [buffers.cast(x, name, torch.float32) for x in columns[name]]
+        values[name] = [x.float() for x in columns[name]]
     if REMAINDER in columns:
-        low = [buffers.cast(signed_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
+        low = [signed_integers(x).int() for x in columns[REMAINDER]]
         values["p"] = list(map(join_, values["p"], low))
     return values
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -81,11 +80,6 @@ def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, wher
     algorithm = optimizer.algorithm_of(group)
     lacking = [key for key in algorithm.hyper if key not in values and key not in algorithm.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
-    if lacking and not group["params"]:
-        raise ValueError(
-            f"{where}it has no parameters, and lacks {_join_names(lacking)}. torch's set_optimizer_state_dict loses "
-            "the values of such a group, unless it is the last group. Put it last, or leave it out."
-        )
     if algorithm.hyper and (lacking or unexpected):
         difference = f"lacks {_join_names(lacking)}" if lacking else f"has {_join_names(unexpected)}"
         raise ValueError(f"{where}it {difference}. Load it into the class that saved it, not {name}.")
@@ -119,11 +113,6 @@ def _read_states(
                 f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
             )
 
-    @functools.cache
-    def fresh_states() -> dict[Tensor, State]:  # of all parameters, if one of them needs it
-        fresh: dict[Tensor, State] = optimizer.initial_states(new_groups)
-        return fresh
-
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
     for group, new_group in zip(optimizer.param_groups, new_groups):
@@ -135,16 +124,19 @@ def _read_states(
             if saved_state:
                 saved_state = _adapt_state(optimizer, saved_state, p, group, where)
             elif state:  # torch makes no state for a parameter that never had a gradient
-                saved_state = fresh_states()[p]
+                saved_state = optimizer.initial_states([{**new_group, "params": [p]}])[p]
             needed = optimizer.needed_states(new_group, p) or set()  # None: an optimizer of the user's own
             _check_state_names(state, saved_state, needed, group, new_group, where)
-            values = {
-                entry: _require_fit(value, state[entry], f"{where}{entry}: ") for entry, value in saved_state.items()
-            }
-            if not 0 <= float(values.get(STEP, 0)) < math.inf:
-                raise ValueError(f"{where}step={values[STEP]!r}: it must be a finite number at least 0. Correct it.")
-            states.append((state, values))
+            states.append((state, _read_values(saved_state, state, where)))
     return states
+
+
+def _read_values(saved_state: State, state: State, where: str) -> State:
+    """The values that the states of a parameter get. Raises `ValueError` for a value that does not fit."""
+    values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in saved_state.items()}
+    if not 0 <= float(values.get(STEP, 0)) < math.inf:
+        raise ValueError(f"{where}step={values[STEP]!r}: it must be a finite number at least 0. Correct it.")
+    return values
 
 
 def _adapt_state(optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
@@ -192,11 +184,6 @@ def _require_fit(value: Any, current: object, where: str) -> Any:
     """Return `value` if it can be written into `current`; otherwise raise `ValueError`."""
     if not isinstance(current, Tensor):
         return value
-    if isinstance(value, Mapping):  # what torch's set_optimizer_state_dict makes of a key that is not there
-        raise ValueError(
-            f"{where}the flattened state dict has no value for it. Load a state dict that has this parameter, from an "
-            "optimizer that is built like this one."
-        )
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value

@@ -1,4 +1,4 @@
-"""State follows its parameter when the parameter is moved, cast, resized or replaced.
+"""State follows its parameter when the parameter is moved, cast or replaced.
 
 Between steps, scripts change the parameters that the constructor saw: a model is moved or cast, a trainer puts other
 tensors into the groups, the user clears `optimizer.state`. Each optimizer has a `StateKeeper`, which notices these
@@ -36,15 +36,14 @@ class StateKeeper:
     argument.
     """
 
-    prepared_step: Any = None  # what a step has prepared for the present kinds: see step/prepared.py
-
     def __init__(self) -> None:
         # The kind of each parameter, and the kinds of its states by name.
         self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}
         self._guards: Any = None  # compares all kinds at once
+        self.changes = 0  # how often the kinds have changed
 
     def __getstate__(self) -> StateDict:
-        return {"_kinds": self._kinds, "_guards": None}  # guards can neither be copied nor pickled, nor prepared steps
+        return {**self.__dict__, "_guards": None}  # guards can neither be copied nor pickled
 
     def keep(self, optimizer: Any, states: Mapping[Tensor, State]) -> None:
         """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
@@ -53,7 +52,8 @@ class StateKeeper:
         for stray in [p for p in optimizer.state if p not in params]:
             del optimizer.state[stray]
         self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
-        self._guards = self.prepared_step = None
+        self._guards = None
+        self.changes += 1
         if len(params) == len(optimizer.state):  # otherwise the next step gives state to a parameter that is new
             self._guards = make_guards(_all_tensors(*_parameters_and_states(optimizer)))
 
@@ -61,28 +61,25 @@ class StateKeeper:
         """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
         return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
 
-    def follow(self, optimizer: Any) -> None:
-        """Let the state follow all parameters. If it cannot, raise `ValueError` and change nothing.
+    def follow(self, optimizer: Any) -> list[State]:
+        """Let the state follow all parameters, and return their states in order.
 
         If a parameter was moved or cast, its state is moved or cast with its values. If a parameter is new, or its
-        state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is an
-        error.
+        state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is a
+        `ValueError`, and then nothing changes.
         """
-        if self.unchanged_states(optimizer) is None:
-            self.follow_changes(optimizer)
-
-    def unchanged_states(self, optimizer: Any) -> list[State] | None:
-        """The states of all parameters, in order, if all kinds are the same as before. Otherwise None."""
         params, states = _parameters_and_states(optimizer)
-        if self._guards is None or len(params) != len(optimizer.state):  # there may be state of a parameter that left
-            return None
-        try:
-            return states if self._guards.check(*_all_tensors(params, states)) else None
-        except TypeError:  # a parameter without state, a different number of tensors, or an object that is not a tensor
-            return None
+        if self._guards is not None and len(params) == len(optimizer.state):  # no state of a parameter that left
+            try:
+                if self._guards.check(*_all_tensors(params, states)):
+                    return states
+            except TypeError:  # a parameter without state, another number of tensors, or an object that is no tensor
+                pass
+        self._follow_changes(optimizer)
+        return _parameters_and_states(optimizer)[1]
 
-    def follow_changes(self, optimizer: Any) -> None:
-        """See `follow`, after a kind has changed."""
+    def _follow_changes(self, optimizer: Any) -> None:
+        """Let the state follow all parameters after a kind has changed."""
         class_name = type(optimizer).__name__
         _check_each_once(optimizer)
         for key in optimizer.state:
@@ -118,7 +115,7 @@ class StateKeeper:
             )
         states = optimizer.initial_states(_select_groups(optimizer, chosen))
         for p, fresh in states.items():
-            if self.has_fitting_state(p, optimizer.state):
+            if self.has_fitting_state(p, optimizer.state) and fresh.keys() == optimizer.state[p].keys():
                 with torch.no_grad():  # in place, since the user may hold the addresses of the existing tensors
                     state = optimizer.state[p]
                     states[p] = {k: state[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}

@@ -288,8 +288,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
             replaced = pre_hook(self, saved)
             saved = saved if replaced is None else dict(replaced)
         checkpoint.load(self, saved)
-        for scheduler in find_owners(self):
-            scheduler.optimizer_has_loaded()
         for post_hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             post_hook(self)
 
@@ -300,7 +298,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return []
 
     def increment_global_step(self, p: Tensor) -> Tensor:
-        """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
+        """Add 1 to the state `step` of parameter `p` and return it, a 0-dim tensor.
 
         Raises `RuntimeError` if the parameter has no such state: construct with `enable_global_step=True`.
         """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..base.tensor_lists import Columns, Piece
+from ..base.tensor_lists import Columns, Piece, select
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough that the calls cost little
@@ -48,10 +48,7 @@ def blocks(columns: Columns) -> Iterator[Piece]:
 
 
 def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
-    selected: Columns = {}
-    for name, xs in columns.items():
-        selected[name] = [xs[i] for i in indices]
-    return Piece(selected, indices)
+    return Piece({name: select(xs, indices) for name, xs in columns.items()}, indices)
 
 
 def split_work(work: Work) -> list[Work]:

@@ -1,11 +1,12 @@
-"""How a step runs: one update rule for each optimizer, on numbers if the host knows them, otherwise on tensors.
+"""How a work is stepped: by one of torch's fused kernels, or by the update rule, on numbers or on tensors.
 
-An eager step on the CPU and on a CUDA GPU uses hyperparameters and counts as numbers. Values on the CPU are read, and
-counts on the GPU are known without reading (known_counts.py). If torch has a fused kernel for the step, the kernel runs
-(fused.py). Otherwise the update runs over all tensors at once, on the CPU over blocks that fit the cache (blocks.py).
+From top to bottom, this module chooses the route of a work, steps it by a kernel, on numbers or on tensors, and has the
+helpers of these three. Each of them ends in `_update`, except kernels.
 
-In a graph, on any other device, and if the host does not know a count, hyperparameters and counts stay tensors. Nothing
-is read, and the update runs over all tensors at once.
+* By a kernel (fused.py), if torch has one for the step.
+* On numbers, on the CPU and on a CUDA GPU: values on the CPU are read, and counts on the GPU are known without reading
+  (known_counts.py). On the CPU, the update runs over blocks that fit the cache (blocks.py), if tensors are large.
+* On tensors, in a graph, on any other device, and if the host does not know a count: nothing is read.
 """
 
 from __future__ import annotations
@@ -34,22 +35,12 @@ class Route(NamedTuple):
     in_blocks: bool
 
 
-def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
-    """A step outside of graphs: on numbers on the CPU and on CUDA, otherwise on tensors."""
-    for work in works:
-        routes = choose_routes(work)
-        for part, route in routes:
-            step_on_route(part, route, known_counts)
-        if not routes:
-            step_on_tensors([work])
-
-
-def choose_routes(original: Work) -> list[tuple[Work, Route]]:
-    """The parts of a work that are stepped on numbers, each with its route. The list is empty for other devices."""
+def choose_routes(original: Work) -> list[tuple[Work, Route | None]]:
+    """Split a work into parts, each with its route. On devices other than the CPU and CUDA, a step is on tensors."""
     if original.columns["p"][0].device.type not in ("cpu", "cuda"):
-        return []
+        return [(original, None)]
     work = original._replace(hyper=_hyperparameters(original, read_on_host=True))
-    routes = []
+    routes: list[tuple[Work, Route | None]] = []
     for layout_part, contiguous in split_by_layout(work):
         in_blocks = contiguous and needs_blocks(layout_part)
         for part in [layout_part] if in_blocks else split_work(layout_part):
@@ -60,8 +51,11 @@ def choose_routes(original: Work) -> list[tuple[Work, Route]]:
     return routes
 
 
-def step_on_route(work: Work, route: Route, known_counts: KnownCounts) -> None:
+def step_on_route(work: Work, route: Route | None, known_counts: KnownCounts) -> None:
     """Step a work on a route. Its hyperparameters are numbers, or tensors on CUDA."""
+    if route is None:
+        step_on_tensors([work])
+        return
     if work.columns["p"][0].is_cuda and _is_being_captured():
         for column in work.scalars.values():
             known_counts.mark_unknown(column)
@@ -170,7 +164,7 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
 
 def _widened_pieces(work: Work, widening: Widening, in_blocks: bool) -> Iterator[WidenedPiece]:
     """The pieces of a work in float32, one after the other. Write each piece back before the next one is read."""
-    step = WidenedStep(widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
+    step = WidenedStep(widening, work.columns, work.scalars.get(STEP, []))
     return map(step.read, blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))])
 
 
@@ -252,13 +246,12 @@ class StartedStep(NamedTuple):
     write_back: Callable[[], None]  # call this after the update
 
 
-def start_step(work: Work, read_on_host: bool) -> StartedStep:
+def start_step(work: Work) -> StartedStep:
     """Start a step outside of graphs. The caller updates the columns of the result with its numbers.
 
-    The factors of the algorithm must not need scalar states. With `read_on_host`, hyperparameters that are tensors on
-    the CPU become numbers.
+    The factors of the algorithm must not need scalar states.
     """
-    numbers = _hyperparameters(work, read_on_host)
+    numbers = _hyperparameters(work, read_on_host=True)
     _count_step(work)
     hyper, factors = _convert_for_lists(numbers, work.algorithm.factors(numbers, {}), work.columns["p"][0])
     if work.widening is None:

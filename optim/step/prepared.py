@@ -2,15 +2,14 @@
 
 The kinds decide which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares
 them, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
-as it was prepared. Otherwise it is planned from the start (`RuleOptimizer.gather`), and the next steps are prepared.
+as it was prepared. Otherwise it is planned from the start (stepper.py), and a later step is prepared again.
 
 A prepared step has no tensors, and no views of tensors: it finds parameters, gradients and states where they are now.
 The kinds that it compares:
 
-* of parameters and states: the keeper drops the prepared step when they change (state/keeper.py).
-* of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides.
-* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False;
-* of the optimizer: `enable_global_step`.
+* of parameters and states: the keeper compares them in each step, and counts their changes (state/keeper.py);
+* of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides;
+* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False.
 
 These steps are not prepared, but planned each time:
 
@@ -23,7 +22,6 @@ These steps are not prepared, but planned each time:
 
 from __future__ import annotations
 
-from itertools import chain
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -32,7 +30,7 @@ from timesched.types import ParamGroup
 from ..base.tensor_lists import Columns, select
 from ..precision.options import RULES
 from ..state.keeper import State, make_guards
-from .execution import Route, choose_routes
+from .execution import Route
 from .work import Work
 
 PREPARED_TYPES = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
@@ -65,13 +63,10 @@ class PreparedGroup:
             params, states = select(params, self._active), select(states, self._active)
         columns: Columns = {"p": params, "g": [p.grad for p in params]}
         scalars: Columns = {}
-        try:
-            for name in self._state_names:
-                columns[name] = list(map(itemgetter(name), states))
-            for name in self._scalar_names:
-                scalars[name] = list(map(itemgetter(name), states))
-        except KeyError:  # a state was renamed
-            return None
+        for name in self._state_names:
+            columns[name] = list(map(itemgetter(name), states))
+        for name in self._scalar_names:
+            scalars[name] = list(map(itemgetter(name), states))
         return Work(self._algorithm, dict(zip(self._algorithm.hyper, numbers)), columns, scalars)
 
 
@@ -80,12 +75,15 @@ class PreparedStep(NamedTuple):
 
     groups: list[tuple[PreparedGroup, Route | None]]  # with the route of its work; None without a gradient
     gradient_guards: Any  # compares the gradients of all groups
+    changes: int  # of the kinds of parameters and states, up to the preparation: the keeper's count
     enable_global_step: bool  # the optimizer's attribute, which decides about the state `step`
 
     def make_works(self, optimizer: Any, states: list[State]) -> list[tuple[Work, Route]] | None:
         """The works of a step with their routes, or None if a kind differs. `states`: of all parameters, in order."""
         param_groups = optimizer.param_groups
-        if len(param_groups) != len(self.groups) or optimizer.enable_global_step != self.enable_global_step:
+        if self.changes != optimizer._keeper.changes or len(self.groups) != len(param_groups):
+            return None
+        if self.enable_global_step != optimizer.enable_global_step:
             return None
         works: list[tuple[Work, Route]] = []
         gradients: list[Any] = []
@@ -101,25 +99,27 @@ class PreparedStep(NamedTuple):
         return works if self.gradient_guards.check(*gradients) else None
 
 
-def prepare_step(optimizer: Any, works: list[Work]) -> PreparedStep | None:
-    """Prepare the steps after one that had these works; None if that is not possible."""
+def prepare_step(optimizer: Any, parts: list[tuple[Work, Route | None]]) -> PreparedStep | None:
+    """Prepare the steps after one of these parts; None if that is not possible."""
     algorithm = type(optimizer)
-    remaining = list(works)
+    remaining = iter(parts)
     groups: list[tuple[PreparedGroup, Route | None]] = []
+    gradients: list[Any] = []
     for group in optimizer.param_groups:
-        active = [p for p in group["params"] if p.grad is not None]
         numbers = _read_numbers(group, _number_names(group, algorithm))
-        if not all(isinstance(x, PREPARED_TYPES) for x in numbers) or (active and not remaining):
+        if not all(isinstance(x, PREPARED_TYPES) for x in numbers):
             return None
-        work = remaining.pop(0) if active else Work(algorithm, {}, {"p": []}, {})
-        routes = choose_routes(work) if active else [(work, None)]
+        active = [p for p in group["params"] if p.grad is not None]
+        work, route = next(remaining) if active else (Work(algorithm, {}, {"p": []}, {}), None)
         is_whole = len(active) == len(work.columns["p"]) and all(map(is_, active, work.columns["p"]))
-        if not is_whole or work.widening or len(routes) != 1 or routes[0][0].columns is not work.columns:
-            return None  # it has views of the tensors, or is stepped in several parts
-        groups.append((PreparedGroup(group, work), routes[0][1]))
-    gradients = list(chain.from_iterable(work.columns["g"] for work in works))
-    guards = make_guards(gradients) if gradients and not remaining else None
-    return None if guards is None else PreparedStep(groups, guards, optimizer.enable_global_step)
+        if not is_whole or work.widening or (active and route is None):
+            return None  # the group has several parts, or the part has views of the tensors
+        groups.append((PreparedGroup(group, work), route))
+        gradients += work.columns.get("g", ())
+    guards = make_guards(gradients) if gradients else None
+    if guards is None:
+        return None
+    return PreparedStep(groups, guards, optimizer._keeper.changes, optimizer.enable_global_step)
 
 
 def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from ..base import sharding
-from ..base.sharding import Placement, distribution, local_shard, local_shards, make_placement
+from ..base.sharding import Placement
 from ..base.tensor_lists import Columns, Tensors, select
 from ..precision.widened import Widening
 
@@ -41,32 +39,6 @@ class Work(NamedTuple):
         if self.widening and self.widening.places:
             work = work._replace(widening=self.widening._replace(places=select(self.widening.places, indices)))
         return work
-
-
-def convert_to_plain_tensors(work: Work) -> Work:
-    """Replace tensors by those that the update needs: real views of complex ones, local parts of distributed ones."""
-    params = work.columns["p"]
-    placement = make_placement(params) if sharding.DTENSOR_CLASSES else None
-    if placement is not None:
-        grads = [local_shard(g, p) for g, p in zip(work.columns["g"], params)]
-        columns: Columns = {name: local_shards(xs) for name, xs in {**work.columns, "g": grads}.items()}
-        work = work._replace(columns=columns, placement=placement)
-    if params[0].is_complex():
-        work = work._replace(columns={name: _real_views(xs) for name, xs in work.columns.items()})
-    return work
-
-
-def _real_views(xs: Tensors) -> Tensors:
-    return [torch.view_as_real(x.resolve_conj()) for x in xs]
-
-
-def group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
-    """Group parameters that can be updated together: each list has one device, dtype and distribution."""
-    params_by_kind: dict[Any, list[Tensor]] = {}
-    for p in params:
-        kind = (p.device, p.dtype, distribution(p), matrices_apart and p.dim() >= 2)
-        params_by_kind.setdefault(kind, []).append(p)
-    return list(params_by_kind.values())
 
 
 def split_by_layout(work: Work) -> list[tuple[Work, bool]]:

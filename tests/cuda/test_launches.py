@@ -205,8 +205,8 @@ def test_a_prepared_step_launches_the_same(name):
             optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
             recorded(optimizer.step)
     prepared, unprepared = optimizers
-    assert (prepared._keeper.prepared_step is None) == (name in ("Muon", "NorMuon"))
-    unprepared._keeper.prepared_step = None
+    assert (prepared._stepper._prepared is None) == (name in ("Muon", "NorMuon"))
+    unprepared._stepper._prepared = None
     assert recorded(prepared.step).kernels == recorded(unprepared.step).kernels
-    assert prepared._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 0)
-    assert unprepared._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 1)
+    assert prepared._stepper._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 0)
+    assert unprepared._stepper._unprepared_steps == (4 if name in ("Muon", "NorMuon") else 1)

@@ -1,4 +1,6 @@
-"""The tables of the documents, as lists of their cells; the code of the README; and the modules that make the site."""
+"""The tables of the documents, as lists of their cells; their toctrees and links; their code; and the modules that make
+the site.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +58,20 @@ def rows(name: str, header: list[str]) -> list[list[list[str]]]:
         inside = cells == header or (inside and bool(cells))
     assert found, f"{name} has no table of {header}"
     return found
+
+
+def toctree_entries(page: Path) -> list[Path]:
+    """The pages that the toctrees of a page name, without the ends of their names."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks += re.findall(r"^\.\. toctree::\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines if line and not line.startswith(":")]
+    return [DOCS / name[1:] if name.startswith("/") else page.parent / name for name in names]
+
+
+def linked_pages(page: Path) -> set[Path]:
+    """The pages of Markdown to which a page leads by its links, or by its entries in the sidebar."""
+    pages = {Path(f"{entry}.md") for entry in toctree_entries(page)}
+    pages |= {page.parent / target for target in re.findall(r"\]\(([\w/.]+\.md)", page.read_text(encoding="utf-8"))}
+    return {linked.resolve() for linked in pages if linked.exists()}

@@ -1,6 +1,7 @@
 """README.md: its programs run, and its table has what they do. Two lines for trainers run in the tests of trainers."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import timesched
 from tests.docs.tables import DOCS, readme_code, rows
 from tests.optim.compiling import IS_DEEP
 from tests.optim.rows import NOT_IN_TORCH
-from timesched.testing import LawBroken
+from timesched.testing import LawBroken, check_schedule_laws
 
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 HEADER = ["`batch_size`", "512", "1024", "1024, schedule in steps"]
@@ -81,9 +82,8 @@ def test_the_table_shows_what_the_program_does(runs):
         assert found[0] == found[1]
         assert TABLE[row] == [f"{value:.3g}" for value in found]
     assert stepped[steps[1024] - 1] == PEAK  # where the larger batches end
-    assert f"made for {steps[512]:,} steps" in README and f"{steps[1024]:,} steps and still at its peak" in " ".join(
-        README.split()
-    )
+    claim = f"a run of {steps[512]:,} steps ends after {steps[1024]:,} steps, while its schedule is still at the peak"
+    assert claim in " ".join(README.split())
 
 
 def test_the_program_prints_the_end_of_the_decay(runs):
@@ -92,8 +92,10 @@ def test_the_program_prints_the_end_of_the_decay(runs):
 
 
 def test_the_property_test_finds_a_broken_law():
+    """With fewer examples: tests/laws has all laws of this schedule."""
     names = {"my_schedule": timesched.RexScheduler()}
     exec(readme_code("from timesched.testing"), names)
+    names["check_schedule_laws"] = partial(check_schedule_laws, max_examples=200 if IS_DEEP else 20)
     names["test_my_schedule"]()
     names["my_schedule"] = lambda state, ssr=1.0: float(state.timestamp.batch.value < int(15 * ssr))
     with pytest.raises(LawBroken, match="law 'ratio'"):

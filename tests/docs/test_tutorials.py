@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torchrun import run_forked
 from timesched.cli import main
 from tools.adapters import TRAINERS
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 COMMAND_LINE = ROOT / "docs/command_line.md"
 SCRIPTS = [ROOT / "docs" / name for name in ("quickstart.md", "distributed.md")]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *SCRIPTS, COMMAND_LINE]
+# How Python starts a program that pages call.
+STARTS = {"python": [], "pytest": ["-m", "pytest"], "torchrun": ["-m", "torch.distributed.run"]}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
 
 
@@ -63,8 +66,9 @@ def write_files(page, folder):
 
 
 def commands(page):
-    """Each command of a page, and what it prints."""
-    return [re.match(r"\$ (.*)\n([^$]*)\Z", block).groups() for block in blocks(page, "console")]
+    """Each command of a page, on one line, and what it prints."""
+    on_one_line = [re.sub(r"\\\n *", "", block) for block in blocks(page, "console")]
+    return [re.match(r"\$ (.*)\n([^$]*)\Z", block).groups() for block in on_one_line]
 
 
 def run_here(command, capsys):
@@ -94,17 +98,25 @@ if find_spec("ruamel"):  # which reads configs; the environment of the trainers 
         sys.modules.pop("model", None)
 
 
+def start(command, folder):
+    """Run a command of a page in a folder."""
+    variables = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}  # DeepSpeed prints that it has found no GPU
+    if sys.platform == "linux":
+        variables["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
+    program, *words = shlex.split(command)
+    if program in STARTS:
+        return run_forked(*STARTS[program], *words, cwd=folder, **variables)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, **variables, "PATH": path, "PYTHONPATH": str(ROOT)}
+    how = {"capture_output": True, "text": True, "cwd": folder, "env": environment}
+    return subprocess.run(["bash", "-c", command], check=False, timeout=300, **how)
+
+
 @named([page for page in PAGES if page != COMMAND_LINE and commands(page) and runs_here(page)])
 def test_the_commands_print_what_the_page_shows(page, tmp_path):
     write_files(page, tmp_path)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["DS_ACCELERATOR"] = "cpu"  # where DeepSpeed is installed, it prints that it has found no GPU
-    if sys.platform == "linux":
-        environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
-    how = {"cwd": tmp_path, "env": environment, "timeout": 300}
     for command, shown in commands(page):
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, **how)
+        done = start(command, tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert_printed(shown, done.stdout)
 

@@ -224,6 +224,16 @@ KINDS: dict[str, Callable[[], dict[str, Callable[[], Loop]]]] = {
 }
 
 
+def load_all(path: Path) -> int:
+    """Load each state of a file into objects made here. Returns their number."""
+    kinds = torch.load(path, weights_only=True)
+    for kind, cases in kinds.items():
+        make_cases = KINDS[kind]()
+        for name, case in cases.items():
+            make_cases[name]().load(case["state"])
+    return sum(map(len, kinds.values()))
+
+
 def make_states() -> dict[str, dict[str, Any]]:
     """For each kind and case: the state, and what is seen after each later step."""
     made: dict[str, dict[str, Any]] = {}

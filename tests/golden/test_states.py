@@ -1,16 +1,34 @@
 """The states of earlier versions load, and the run continues as it did then."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.golden.states import AFTER, KINDS, STATES
+from tests.torchrun import ROOT, python_output
 
-FILES = {path.stem: torch.load(path, weights_only=True) for path in sorted(STATES.glob("*.pt"))}
+PATHS = sorted(STATES.glob("*.pt"))
+FILES = {path.stem: torch.load(path, weights_only=True) for path in PATHS}
 CASES = [(file, kind, name) for file, kinds in FILES.items() for kind, cases in kinds.items() for name in cases]
 
 
 def test_there_are_states():
     assert FILES and len(CASES) > 100
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_fresh_process_loads_each_state(path: Path) -> None:
+    """As after a crash: nothing of the run that saved them is in the process."""
+    program = (
+        f"from pathlib import Path; from tests.golden.states import load_all; print(load_all(Path({str(path)!r})))"
+    )
+    assert int(python_output("-c", program)) == sum(map(len, FILES[path.stem].values()))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_changelog_names_each_format(path: Path) -> None:
+    assert f"have the format of {path.stem}." in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("file", "kind", "name"), CASES)

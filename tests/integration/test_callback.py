@@ -87,7 +87,7 @@ CASES: dict[str, list[Any]] = {
         Binding(CosineAnnealingWithWarmupScheduler("4ba", "1dur", alpha_f=0.1), "lr", "head"),
         Binding(LinearScheduler(1.0, 0.5, "1000tok"), "lr", ["embedding", None]),
         Binding(MultiStepScheduler(["1ep", "0.8dur"], gamma=0.5), "weight_decay", "matrix"),
-        Binding([LinearScheduler(0.9, 1.0, "40sp"), linear], ("betas", 0)),
+        Binding([LinearScheduler(0.9, 1.0, "40sp"), linear], "betas[0]"),
     ],
     # in closed form: some count their steps, some follow the clock, and one is of a user's own
     "closed": [
@@ -265,6 +265,17 @@ def test_one_callback_for_one_trainer_after_another() -> None:
     assert rows[0] == rows[1]
 
 
+def test_a_function_of_an_optimizer_and_any_others_gets_the_optimizer_alone() -> None:
+    received = []
+
+    def make(optimizer: Any, *others: Any) -> Any:
+        received.append(others)
+        return RATE(optimizer)
+
+    assert done(Schedules(make), max_duration="2ba").of("lr", BIAS)[0] == 0.1
+    assert received == [()]
+
+
 # What it refuses
 
 
@@ -367,7 +378,7 @@ def steps(values: list[float]) -> Any:
 
 
 SAVED = [Binding([LinearScheduler(0.5, 1.0, "1dur"), linear], "betas[0]", "head"), steps([0.3, 0.2, 0.1]), torchs]
-SAME = Binding([LinearScheduler(0.5, 1, "1.0dur"), linear], ("betas", 0), ["head"])
+SAME = Binding([LinearScheduler(0.5, 1, "1.0dur"), linear], "betas[0]", ["head"])
 OTHERS: list[tuple[list[Any], dict[str, Any], str]] = [
     (
         [lambda on, run: bind(linear, on, run, "betas[0]", "head"), *SAVED[1:]],

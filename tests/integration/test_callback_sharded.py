@@ -71,7 +71,7 @@ def refused(kind: str, folder: Path, entries: list[Any], length: str | None, sai
 
 def test_sharded_checkpoints(tmp_path: Path) -> None:
     """They go on to the bit; other schedules are refused as elsewhere; what cannot be says what to do."""
-    output = output_of_ranks([__file__, str(tmp_path)], tmp_path, TIMEOUT, FSDP_VERSION="2", NODE_RANK="0")
+    output = output_of_ranks([__file__, str(tmp_path)], TIMEOUT, FSDP_VERSION="2", NODE_RANK="0")
     results = read_report(tmp_path, 2)
     expected = {f"{kind} {name}" for kind in KINDS for name in ("goes on", *REFUSED)}
     assert set(results) == expected, output

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from optim.config import read
-from tests.torchrun import ROOT, run_python
+from tests.torchrun import ROOT, run_forked
 
 SCRIPT = ROOT / "examples" / "composer_run.py"
 
 
 def shown_by(script: Path, *options: object, cwd: Path) -> str:
     """What a script prints; it leaves a picture, and nothing else."""
-    done = run_python(script, *options, "--out", "picture.png", cwd=cwd)
+    done = run_forked(script, *options, "--out", "picture.png", cwd=cwd)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     assert [path.name for path in cwd.iterdir()] == ["picture.png"]
@@ -54,7 +54,7 @@ def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
 
 def test_muon_and_adamw(tmp_path: Path) -> None:
     command = SCRIPT.with_name("muon_run.py"), "--duration", "15ba", "--lrs", 0.004, 1e-6
-    done = run_python(*command, cwd=tmp_path)
+    done = run_forked(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +100,7 @@ def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
     script, length = SCRIPT.with_name("from_config.py"), 30  # shorter than in the file, where all times are parts of it
     assert read(script.with_suffix(".yaml"))["max_duration"] == "200ba"
     command = script, "--max-duration", f"{length}ba"
-    by_hand, by_composer = (run_python(*command, *more, cwd=tmp_path) for more in ([], ["--composer"]))
+    by_hand, by_composer = (run_forked(*command, *more, cwd=tmp_path) for more in ([], ["--composer"]))
     for done in (by_hand, by_composer):
         assert done.returncode == 0, done.stderr
         assert "Warning" not in done.stderr

@@ -9,7 +9,7 @@ import torch
 from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule
 from timesched.fields import time
 from timesched.maths import shapes
-from timesched.maths.positions import Milestones, Period, switch
+from timesched.maths.positions import Milestones, Period, stages
 from timesched.testing import LawBroken, Promise, check_schedule_laws
 
 
@@ -104,62 +104,6 @@ class LinearInOneUnit(Schedule):
         return lambda counts: span.left(counts)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class StretchesItsWarmup(Schedule):
-    t_warmup: object = time("10ba")
-
-    def resolve(self, frame):
-        return frame.span(self.t_warmup).done
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DecaysInItsWarmup(Schedule):
-    t_warmup: object = time("10ba")
-
-    def resolve(self, frame):
-        warmup, run = frame.span(self.t_warmup, scale=False).done, frame.span("1dur").left
-        return lambda counts: warmup(counts) * run(counts)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class NotesItsWarmup(Schedule):
-    t_warmup: object = time("10ba")
-    is_scaled: bool = False
-
-    def resolve(self, frame):
-        frame.mark(self.t_warmup, scale=self.is_scaled, note="warmup")
-        warmup, run = frame.span(self.t_warmup, scale=self.is_scaled).done, frame.span("1dur").left
-        return lambda counts: warmup(counts) * run(counts)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        (StretchesItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
-        (DecaysInItsWarmup(), "Read t_warmup with scale=False, .* If it is read with scale=False: another phase"),
-        (NotesItsWarmup(), "with ratio .* In this run, another phase .* Raise timesched.maths.UnsuitableRun"),
-        (NotesItsWarmup(is_scaled=True), r"Read t_warmup with scale=False, .* add a field scale_warmup\.(\n|$)"),
-    ],
-)
-def test_the_error_of_a_warmup_that_the_ratio_moves_has_the_fix(schedule, words):
-    """It claims that `scale=False` is missing only where it is."""
-    with pytest.raises(LawBroken, match=words):
-        check_schedule_laws(schedule, laws=["ratio"])
-
-
-def test_a_class_that_was_made_in_a_function_is_told_apart():
-    @dataclass(frozen=True, eq=False, repr=False)
-    class Local(Schedule):
-        t_max: object = time("1dur")
-
-        def resolve(self, frame):
-            return frame.span(self.t_max).left
-
-    check_schedule_laws(Local(), laws=["ratio"], max_examples=5)
-    with pytest.raises(LawBroken, match=r"Local was made in a function, .* Define the class at the top of a module"):
-        check_schedule_laws(Local(), laws=["purity"], max_examples=5)
-
-
 LINE = Promise(start=1.0, low=0.0, high=1.0, continuous=True, falls=True)
 
 
@@ -199,7 +143,7 @@ def test_lines_that_run_once_do_not_break_the_law_of_cost():
 
 
 def drops(mark):
-    return switch(mark, lambda counts: 1.0, lambda counts: 0.1)
+    return stages([mark], [lambda counts: 1.0, lambda counts: 0.1])
 
 
 def passes_a_milestone(mark):

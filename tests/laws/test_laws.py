@@ -1,19 +1,21 @@
 """Every law on every row of the one table of schedules."""
 
+import math
 import pickle
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import timesched
 from optim.closed_form import formulas
 from optim.closed_form.formulas import ClosedForm
+from tests.laws.growing_runs import GrowingRun, check_same_point, runs_with_batch_sizes
 from tests.laws.rows import CLOSED_FORMS, ROWS
 from timesched.batch_size.schedule import BatchSizeFactor
-from timesched.testing.laws import LAWS
-from timesched.testing.runs import runs, runs_with_batch_sizes
+from timesched.testing.laws import LAWS, evaluate
+from timesched.testing.runs import RATIOS, runs
 from timesched.time.units import TimeUnit
 
 # Where batches change their size: not the ratio, as a threshold that is stretched may lie within another batch.
@@ -43,7 +45,34 @@ def test_law(row, law):
     @given(st.data())
     def holds(data):
         run = data.draw(runs() | runs_with_batch_sizes() if law in WITH_BATCH_SIZES else runs())
-        LAWS[law](data.draw(row.schedules(run) | st.sampled_from(examples)), run, data.draw, row.promise)
+        schedule = data.draw(row.schedules(run) | st.sampled_from(examples))
+        if law == "unit" and isinstance(run, GrowingRun):  # no unit converts to another by one number
+            check_same_point(schedule, run, data.draw(st.integers(0, 2 * run.batches)))
+        else:
+            LAWS[law](schedule, run, data.draw, row.promise)
+
+    holds()
+
+
+# Not those with a child, which the ratio stretches: it moves the end of the warmup.
+WITH_WARMUP = [
+    row for row in ROWS if {"t_warmup", "schedule"} & row.schedule.__dataclass_fields__.keys() == {"t_warmup"}
+]
+
+
+@pytest.mark.parametrize("row", WITH_WARMUP, ids=lambda row: row.name)
+def test_a_warmup_that_the_ratio_does_not_stretch(row):
+    """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
+
+    @given(st.data())
+    def holds(data):
+        run = data.draw(runs())
+        schedule, sigma = data.draw(row.schedules(run)), data.draw(RATIOS)
+        assume(schedule.t_warmup.exact > 0 and schedule.t_warmup.unit is not TimeUnit.DURATION)
+        assume(not getattr(schedule, "scale_warmup", False))
+        end = run.horizon().change(*run.horizon().place(schedule.t_warmup), TimeUnit.BATCH)
+        batch = data.draw(st.integers(0, math.ceil(end) - 1))
+        assert evaluate(schedule, run.state(batch)) == evaluate(schedule, run.state(batch, sigma))
 
     holds()
 

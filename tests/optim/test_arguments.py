@@ -85,6 +85,19 @@ def test_a_rule(rule, good, bad):
         assert ("tensor(" if isinstance(value, torch.Tensor) else str(value)) in str(caught.value)
 
 
+EXAMPLES = [
+    *[(WHOLE, 5), (Number(least=1, most=4, integer=True), 1), (Number(least=7, integer=True), 7)],
+    *[(NON_NEGATIVE, 0.001), (Number(least=1), 5), (Number(above=1, most=2), 1.5), (Number(below=0), -0.5)],
+]
+
+
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_an_error_has_an_example_that_is_accepted(rule, example):
+    with pytest.raises(TypeError, match=f"Pass {example}, for example\\.$"):
+        rule.read("number", "fast")
+    assert rule.read("number", example) == example
+
+
 # One value beyond each end of each rule of an optimizer, with other arguments where they matter.
 BELOW_ZERO = ("lr", "weight_decay", "eps", "momentum", "lr_decay", "momentum_decay", "initial_accumulator_value")
 BAD = {name: [] for name in NAMES}
@@ -102,10 +115,11 @@ BAD["Adafactor"] += [{"relative_step": True, "lr": 0.05}, {"warmup_init": True}]
 BAD["Muon"] += [{"ns_steps": 0}, {"ns_steps": 100}, {"momentum": 1.0}, {"ns_coefficients": (1.0, nan, 2.0)}]
 BAD["Muon"] += [{"ns_coefficients": (1.0, 2.0)}, {"adjust_lr_fn": "arbitrary"}]
 BAD["Muon"] += [{"ns_coefficients": "cans"}, {"ns_coefficients": [(1.0, 2.0, 3.0), (1.0, 2.0)]}, {"ns_dtype": "int8"}]
-BAD["Muon"] += [{"split_sizes": (0, 2)}, {"split_sizes": 3}, {"num_heads": 0}]
+BAD["Muon"] += [{"split_sizes": (0, 2)}, {"split_sizes": (1.5, 1.5)}, {"split_sizes": 3}]
+BAD["Muon"] += [{"num_heads": 0}]
 BAD["Muon"] += [{"ns_steps": 4, "ns_coefficients": "quintic"}, {"ns_steps": 3, "ns_coefficients": [(2.0, -1.5, 0.5)]}]
 BAD["Muon"] += [{"split_sizes": (1, 1), "num_heads": 2}, {"transposed": True, "adjust_lr_fn": "original"}]
-BAD["NorMuon"] += [*BAD["Muon"][-9:], {"beta2": 1.0}, {"beta2": -0.1}, {"transposed": True}]
+BAD["NorMuon"] += [*BAD["Muon"][-10:], {"beta2": 1.0}, {"beta2": -0.1}, {"transposed": True}]
 BAD["Rprop"] += [{"etas": etas} for etas in ((0.0, 1.2), (1.0, 1.2), (0.5, 1.0), (0.5,))]
 BAD["Rprop"] += [{"step_sizes": sizes} for sizes in ((1.0, 0.1), (-1.0, 1.0))]
 
@@ -153,6 +167,10 @@ BAD_PARAMETERS = {
     ),
     "sparse": (lambda: [torch.zeros(3, 2).to_sparse()], "Adam, group 0: a parameter has the layout torch.sparse_coo"),
     "twice": (lambda: [matrices()[0]] * 2, "Adam, group 0: params has a parameter twice"),
+    "twice with names": (
+        lambda: list(zip("ab", [matrices()[0]] * 2)),
+        "Adam, group 0: params has a parameter twice",
+    ),
     "some names": (lambda: [("weight", matrices()[0]), matrices()[1]], ""),
     "twice in groups": (lambda: [{"params": p} for p in [matrices()[0]] * 2], ""),
     "group without params": (lambda: [{"lr": 0.1}], "param_group={'lr': 0.1}: it has no 'params'"),

@@ -230,7 +230,7 @@ def test_what_torchs_checkpoints_leave_out():
     saved = get_optimizer_state_dict(model, optim.AdamW([model.weight]), options=flattened)
     other = optim.AdamW(model.parameters())
     before = snapshot(other)
-    words = "AdamW: state of parameter 1, of shape (2,): step: the flattened state dict has no value for it. Load a"
+    words = "AdamW: state of parameter 1, of shape (2,): step: it is {}, but this optimizer has"
     with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
         set_optimizer_state_dict(model, other, saved, options=flattened)
     assert not differences(before, snapshot(other))
@@ -239,8 +239,8 @@ def test_what_torchs_checkpoints_leave_out():
     saved, first = (get_optimizer_state_dict(model, optimizer) for optimizer in made)
     set_optimizer_state_dict(model, made[0], saved)
     assert made[0].param_groups[1]["lr"] == 0.3
-    words = "group 0 of the state dict: it has no parameters, and lacks 'betas', 'eps', 'lr', 'weight_decay'. "
-    with pytest.raises(ValueError, match=f"{re.escape(words)}.* Put it last, or leave it out"):
+    words = "group 0 of the state dict: it lacks 'betas', 'eps', 'lr', 'weight_decay'. "
+    with pytest.raises(ValueError, match=re.escape(words)):
         set_optimizer_state_dict(model, made[1], first)
 
 
@@ -393,7 +393,7 @@ def test_arguments_that_need_other_state_than_the_constructors(name, argument, o
 @pytest.mark.parametrize(
     ("built", "saved", "words"),
     [
-        ({}, {"split_sizes": (6, 3)}, r"split_sizes=\(6, 3\): they do not"),
+        ({}, {"split_sizes": (6, 3)}, r"split_sizes=\(6, 3\): the blocks do not"),
         ({}, {"num_heads": 5}, "num_heads=5"),
         ({"split_sizes": (10, 2)}, {"adjust_lr_fn": "cerebras"}, r"split_sizes=\(10, 2\)"),
     ],

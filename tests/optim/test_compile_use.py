@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+import optim
 from tests.building import bits, network
 from tests.optim.compiling import BACKEND, LOWERED, PLAIN, by_hand, graphs, put, race, small
 from tests.optim.problems import assert_close, assert_states_close, flat, give_gradients, ours
@@ -217,6 +218,34 @@ def test_compiled_again_with_other_options():
     pair[0].compile(backend=LOWERED)
     run(pair, 3, 4)
     assert_graphs(2, pair)
+
+
+class TwoGraphs(optim.Lion):
+    """With an update that torch.compile cannot have in one graph."""
+
+    @staticmethod
+    def update(h, f, p, g, exp_avg):
+        torch._dynamo.graph_break()
+        optim.Lion.update(h, f, p, g, exp_avg)
+
+
+def test_an_update_that_is_not_one_graph_is_an_error():
+    optimizer = TwoGraphs(small("Lion"))
+    optimizer.compile(backend="eager")
+    give_gradients(flat(optimizer), 1)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"mode": "fast"}, "Unrecognized mode=fast"), ({"options": {"speed": 1}}, "Unexpected optimization option speed")],
+)
+def test_the_callers_options_of_inductor_reach_torch(options, message):
+    """Ours would replace them, or torch would refuse a mode next to options."""
+    optimizer = optim.Lion(small("Lion"))
+    with pytest.raises(RuntimeError, match=message):
+        optimizer.compile(**options)
 
 
 def test_global_steps_are_counted_in_the_graph():

@@ -11,7 +11,7 @@ TIMEOUT = 900  # seconds; the launches take 60 to 120 on two cores
 
 def test_on_several_processes(tmp_path):
     """One test, since all checks share the launches, and the second worker of `make test` would wait for them."""
-    output = output_of_ranks([str(PROGRAM), str(tmp_path)], tmp_path, TIMEOUT)
+    output = output_of_ranks([str(PROGRAM), str(tmp_path)], TIMEOUT)
     failures = []
     for world_size in CHECKS:
         results = read_report(tmp_path, world_size)

@@ -15,7 +15,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.step import rule_optimizer
+from optim.step import stepper
 from optim.step.prepared import PreparedStep
 from tests.optim.problems import differences, flat, snapshot
 
@@ -72,8 +72,8 @@ class Run:
             p.grad = None if i in self.missing else values
         self.change_gradients(params)
         self.change_gradients = lambda params: None
-        self.optimizer._unprepared_steps = 1  # so that each step prepares the next one
-        prepare = rule_optimizer.prepare_step if self.prepares else lambda *_: None
+        self.optimizer._stepper._unprepared_steps = 1  # so that each step prepares the next one
+        prepare = stepper.prepare_step if self.prepares else lambda *_: None
         make_works = PreparedStep.make_works
 
         def counting(*arguments):
@@ -82,7 +82,7 @@ class Run:
             return works
 
         with (
-            mock.patch.object(rule_optimizer, "prepare_step", prepare),
+            mock.patch.object(stepper, "prepare_step", prepare),
             mock.patch.object(PreparedStep, "make_works", counting),
         ):
             try:
@@ -324,18 +324,6 @@ def names_of_states_swapped(run):
     names = [name for name in ("exp_avg", "exp_avg_sq") if name in state]
     if len(names) == 2:
         state["exp_avg"], state["exp_avg_sq"] = state["exp_avg_sq"].clone(), state["exp_avg"].abs()
-
-
-@change
-def state_renamed(run):
-    p = run.any_parameter()
-    before = dict(run.optimizer.state[p])
-    run.optimizer.state[p] = {f"{name}_": x for name, x in before.items()}
-
-    def repair():
-        run.optimizer.state[p] = before
-
-    return repair
 
 
 @change
@@ -600,7 +588,7 @@ def test_calls_with_a_frozen_parameter(name):
 def test_kinds_that_change_in_every_step_are_prepared_rarely():
     params = [Parameter(torch.ones(2)) for _ in range(6)]
     optimizer = optim.AdamW(params)
-    with mock.patch.object(rule_optimizer, "prepare_step", wraps=rule_optimizer.prepare_step) as prepare:
+    with mock.patch.object(stepper, "prepare_step", wraps=stepper.prepare_step) as prepare:
         for step in range(40):
             for i, p in enumerate(params):
                 p.grad = torch.ones(2) if (step + 1) >> i & 1 else None
@@ -630,7 +618,7 @@ def test_a_prepared_step_keeps_no_tensor_alive():
     for _ in range(3):
         p.grad = torch.ones(3)
         optimizer.step()
-    assert optimizer._keeper.prepared_step is not None
+    assert optimizer._stepper._prepared is not None
     state = torch.utils.weak.WeakTensorKeyDictionary()
     state[optimizer.state[p]["exp_avg"]] = state[p.grad] = 1
     optimizer.state[p]["exp_avg"], p.grad = torch.zeros(3), None

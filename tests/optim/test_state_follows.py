@@ -290,3 +290,11 @@ def test_a_graph_of_ones_own(change):
     with pytest.raises(Exception, match="state does not fit"):
         step()
     assert all(map(torch.equal, before, flat(optimizer)))
+
+
+def test_a_reset_makes_the_state_that_a_momentum_needs_by_now():
+    p = Parameter(torch.ones(3))
+    optimizer = optim.SGD([p], lr=0.1, momentum=0.0)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    optimizer.reset_state()
+    assert torch.equal(optimizer.state[p]["momentum_buffer"], torch.zeros(3))

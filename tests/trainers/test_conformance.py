@@ -190,7 +190,7 @@ def saved(tmp_path_factory: Any) -> Saved:
 
 @pytest.fixture(scope="module")
 def resumed(saved: Saved) -> dict[tuple[str, str], Run]:
-    """The same runs, which another process resumed from their checkpoints."""
+    """The rest of these runs, and of those in tests/golden/states, which another process resumed."""
     python_output(__file__, saved.folder)
     return torch.load(saved.folder / "resumed.pt", weights_only=False)
 
@@ -214,14 +214,16 @@ def kept_kind(name: str) -> str:
     return "averaged" if name in able("average") else "accumulated"
 
 
+VERSIONS = [path.name for path in sorted(STATES.iterdir()) if path.is_dir()]
+
+
 @for_trainers()
-@pytest.mark.parametrize("version", [path.name for path in sorted(STATES.iterdir()) if path.is_dir()])
-def test_a_checkpoint_of_an_earlier_version(name: str, version: str, saved: Saved, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_checkpoint_of_an_earlier_version(name: str, version: str, saved: Saved, resumed: Any) -> None:
+    """Another process resumes it."""
     kind = kept_kind(name)
-    task, folder = SAVED[kind], shutil.copytree(STATES / version / name, tmp_path / "saved")
-    run = train(name, tmp_path / "rest", replace(task, save_after=(), load=(folder, task.save_after[0])))
-    whole = saved.runs[name, kind]
-    assert run.values == whole.values[task.save_after[0] :] and run.counts == whole.counts
+    run, whole = resumed[name, version], saved.runs[name, kind]
+    assert run.values == whole.values[SAVED[kind].save_after[0] :] and run.counts == whole.counts
     if whole.average is not None:  # other processors round the weights in other ways
         torch.testing.assert_close(run.average, whole.average, rtol=1e-4, atol=1e-5)
 
@@ -383,13 +385,23 @@ def test_tokens_that_nobody_counts(name: str, what: str, tmp_path: Path) -> None
 
 
 def resume_all(folder: Path) -> None:
-    """Resume each run that was saved."""
+    """Resume each run that was saved, here and by each earlier version."""
     rest = {}
-    for name, kind in product(ROWS, SAVED):
-        load = folder / name / kind, SAVED[kind].save_after[0]
-        run = train(name, folder / "rest" / name / kind, replace(SAVED[kind], load=load))
-        rest[name, kind] = replace(run, trainer=None)
+    for name in ROWS:
+        for kind, task in SAVED.items():
+            rest[name, kind] = resume(name, task, folder / name / kind)
+        for version in VERSIONS:  # a copy, since trainers write beside a checkpoint
+            kept = shutil.copytree(STATES / version / name, folder / version / name)
+            rest[name, version] = resume(name, SAVED[kept_kind(name)], kept)
     torch.save(rest, folder / "resumed.pt")
+
+
+def resume(name: str, task: Task, saved: Path) -> Run:
+    """The rest of a run, after its checkpoint in this folder."""
+    run = train(
+        name, saved.with_name(f"rest of {saved.name}"), replace(task, save_after=(), load=(saved, task.save_after[0]))
+    )
+    return replace(run, trainer=None)
 
 
 def values_are_of_all_ranks(name: str, folder: Path) -> None:

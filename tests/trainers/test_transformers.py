@@ -63,6 +63,7 @@ MASKED = {"include_num_input_tokens_seen": "non_padding", "data_collator": colla
 # The tokens of each sample of an epoch, the task, and arguments of the Trainer and of `schedule`.
 RUNS: dict[str, tuple[list[int], Task, dict[str, Any]]] = {
     "epochs of its data loader": (UNEVEN * 2, Task(BOTH, "1.5ep"), {"kind": OwnLoader}),
+    "epochs of one step": (UNEVEN[:3], Task(BOTH, "9ep", epochs=9, batch_size=4), {"train_dataset": DATA[:3]}),
     "data without a length": (UNEVEN[:30], Task(BOTH, "50sp"), STREAM),
     "tokens without padding": (UNEVEN, Task(batch_size=4), MASKED),
     "tokens by a factor": ([6] * 37, Task(counts_tokens=False), {"tokens_per_sample": 6}),
@@ -155,7 +156,11 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"optimizers": (SGD, torch.optim.lr_scheduler.ConstantLR(SGD))},
         r"has a ConstantLR already\. Leave it out, as",
     ),
-    ({"entries": (TOKENS,), "max_duration": "9ba"}, {"model": Voice()}, "tokens: the Trainer found none in this batch"),
+    (
+        {"entries": (TOKENS,), "max_duration": "9ba"},
+        {"model": Voice()},
+        "tokens: the run counts .* main_input_name of its model",
+    ),
     ({"entries": (TOKENS,), "max_duration": "9ba", **WITHOUT}, SAMPLES, "tokens: the run counts .*{'tokens': "),
     ({"entries": (LINE,), "max_duration": "2ep"}, STREAM, EPOCHS),
     ({"entries": (LINE,), "max_duration": "9ba", **half_life("1ep")}, STREAM, EPOCHS),

@@ -16,7 +16,7 @@ def what_it_takes_and_returns(optimizer: Optimizer, clock: Clock, state: State) 
     rate: BoundLR = bind(CosineAnnealingScheduler(), optimizer, clock)
     scheduler: LRScheduler = bind([LinearScheduler(), lambda state: 0.5], optimizer, state, on_change="new")
     decay: Bound = bind(lambda state, ssr: ssr, optimizer, clock, "weight_decay", tags=["head"])
-    first: Bound = bind(LinearScheduler(), optimizer, clock, key=("betas", 0))
+    first: Bound = bind(LinearScheduler(), optimizer, clock, key="betas[0]")
     print(rate, scheduler, decay.indices, first)
 
 

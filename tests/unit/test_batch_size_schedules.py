@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
 from tests.building import count_calls, sgd, tick
+from tests.laws.growing_runs import runs_with_batch_sizes
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
-from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
+from timesched.testing.runs import COUNTED, RATIOS, runs
 
 # An example takes long, as its batches are counted one by one. The profile "deep" has all its examples.
 COUNT = settings.default.max_examples

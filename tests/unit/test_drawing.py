@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 import optim
 from optim.closed_form import formulas
 from optim.lr_scheduler import StepLR
+from tests.building import sgd
+from tests.laws.growing_runs import runs_with_batch_sizes
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
 from timesched.drawing.lines import Source, default_run, line, run_length, ticks, values
@@ -24,7 +27,8 @@ from timesched.drawing.schedulers import sources
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
-from timesched.testing.runs import runs, runs_with_batch_sizes
+from timesched.testing.runs import runs
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import format_number
 
 
@@ -216,6 +220,14 @@ def test_a_notebook_shows_what_a_scheduler_does():
     assert "<div>on a run of 100ba</div>" in decay._repr_html_() and len(polyline(decay._repr_html_())) > 50
     other = bind([lambda state: 0.5], optimizer, Clock("4ba"), "momentum")
     assert "<svg" not in other._repr_html_() and "no picture: Bound cannot be drawn" in other._repr_html_()
+
+
+@pytest.mark.parametrize("length", ["0ba", "0ep"])
+def test_a_run_that_was_stopped_at_once_is_drawn(length):
+    state = SimpleNamespace(timestamp=Timestamp(), max_duration=length, dataloader_len=None)
+    shown = bind(ConstantScheduler(), sgd(lr=0.2), state)._repr_html_()
+    assert f"<div>on a run of {length}</div>" in shown and polyline(shown) == [(62.0, 20.0)]
+    assert "0.2" in text([line(Source("", ConstantScheduler(0.2), Horizon.of(state)))], 70)
 
 
 @given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))

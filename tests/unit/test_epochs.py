@@ -136,3 +136,12 @@ def test_a_state_of_tensors_is_not_read():
         for e, b in zip(epochs.tolist(), batches.tolist())
     ]
     assert schedule(SimpleNamespace(timestamp=stamp, **run)).tolist() == alone == [1.0, 1.0, 0.1, 0.1**2]
+
+
+def test_stop_at_follows_the_length_of_the_epochs():
+    clock = Clock("4ep", batches_per_epoch=10)
+    clock.stop_at = "2.5ep"
+    clock._set_epochs(20, clock.timestamp)
+    while not clock.done:
+        clock.tick()
+    assert clock.timestamp.batch == "50ba"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import optim
 from tests.building import sgd, tick, values
+from tests.laws.growing_runs import runs_with_batch_sizes
 from timesched import (
     BatchSizeSchedule,
     Clock,
@@ -35,7 +36,7 @@ from timesched import (
     weight_decay_for,
 )
 from timesched.integrations.common import Binding, Schedulers
-from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
+from timesched.testing.runs import COUNTED, RATIOS, runs
 
 BETAS = st.one_of(st.just(0.5), st.floats(1e-3, 0.99999))
 RUN = Horizon("1e9tok", batches_per_epoch=50, samples_per_batch=64, tokens_per_sample=1000)
@@ -53,12 +54,12 @@ def lengths(run, batches):
     clock = Clock(
         run.time(run.batches, run.unit),
         batches_per_epoch=run.batches_per_epoch,
-        samples_per_batch=run.batch_sizes or run.samples_per_batch,
+        samples_per_batch=getattr(run, "batch_sizes", run.samples_per_batch),
         tokens_per_sample=run.tokens_per_sample,
     )
     found = []
     for _ in range(batches):
-        found.append(run.batch_sizes.at(clock) if run.batch_sizes else run.samples_per_batch)
+        found.append(run.batch_sizes.at(clock) if hasattr(run, "batch_sizes") else run.samples_per_batch)
         clock.tick()
     return found
 

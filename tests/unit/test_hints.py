@@ -64,6 +64,7 @@ def test_constructors_stay_what_they_are():
     assert list(inspect.signature(Half).parameters) == ["alpha_i", "alpha_f", "t_max"]
     assert list(inspect.signature(Constant).parameters)[:2] == ["optimizer", "learning_rate"]
     half = Half(0.5)
+    assert list(inspect.signature(half).parameters) == ["state", "ssr"]
     assert pickle.loads(pickle.dumps(half)) == half and replace(half, alpha_f=0.25) == Half(0.5, alpha_f=0.25)
     assert Own(half=0.25, other=3).alpha_i == 0.25
     with pytest.raises(TypeError, match="Half has no argument 'alpha'"):
@@ -82,13 +83,7 @@ def test_a_call_that_is_refused_changes_nothing():
     assert optimizer.param_groups[0] == before
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        *(("2kba", "2Kba"), ("1.5ktok", "1.5Ktok"), ("2btok", "2Btok"), ("3 steps", "3ba")),
-        *(("10%", "0.1dur"), ("12.5 %", "0.125dur"), ("100%", "1dur")),
-    ],
-)
+@pytest.mark.parametrize(("text", "meant"), [("3 steps", "3ba"), ("1.5Ktokens", "1.5Ktok"), ("90 epochs", "90ep")])
 def test_times(text, meant):
     with pytest.raises(ValueError, match=f"'{text}' is not a time: did you mean '{meant}'"):
         Time.from_timestring(text)

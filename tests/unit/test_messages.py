@@ -128,6 +128,11 @@ MISTAKES = [
         lambda: bind(LinearScheduler(), MODEL, CLOCK),
     ),
     (
+        "ScheduleLR.optimizer: it is of the class Linear, not a torch.optim.Optimizer. Set any other value in the "
+        "training loop: value = initial * schedule(clock).",
+        lambda: ScheduleLR(MODEL, "Linear", "4ba"),
+    ),
+    (
         "tags='head': no parameter group has such a tag, and the tags are 'a', 'b'. Pass tags of the groups, or None "
         "for all groups.",
         lambda: bind(LinearScheduler(), sgd({"tags": ["a", "b"]}), CLOCK, tags="head"),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesched import Horizon, TimeUnit
-from timesched.maths.positions import Frame, Mark, Milestones, Period, nearest_float, stages, switch
+from timesched.maths import ops
+from timesched.maths.positions import Frame, Mark, Milestones, Period, nearest_float, stages
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,14 @@ def test_a_float_below_a_point_has_not_reached_it(count):
 
 
 def fold(marks, functions):
-    """The definition of `stages`: a switch at each mark, the later mark outside."""
-    value = functions[0]
-    for mark, function in zip(marks, functions[1:]):
-        value = switch(mark, value, function)
+    """The definition of `stages`: at each mark that is reached, its function in place of the earlier ones."""
+
+    def value(counts):
+        result = functions[0](counts)
+        for mark, function in zip(marks, functions[1:]):
+            result = ops.where(mark.reached(counts), function(counts), result)
+        return result
+
     return value
 
 
@@ -56,7 +61,7 @@ COUNTS = st.fractions(0, 12, max_denominator=3)
 
 
 @given(st.data(), st.integers(1, 3), st.integers(0, 9))
-def test_stages_are_equal_to_a_fold_of_switches(data, counters, n):
+def test_stages_are_equal_to_a_fold(data, counters, n):
     """For numbers and tensors, with marks of one counter or of several, in any order of their counters."""
     indices = data.draw(st.lists(st.integers(0, counters - 1), min_size=n, max_size=n))
     positions = {i: sorted(data.draw(st.lists(COUNTS, min_size=n, max_size=n))) for i in range(counters)}

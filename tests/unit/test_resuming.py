@@ -17,8 +17,8 @@ from timesched.integrations.common import (
     Binding,
     CountingSchedulers,
     Schedulers,
+    add_microbatch,
     make_average,
-    read_counts,
 )
 
 COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
@@ -530,7 +530,7 @@ SHARDED = SimpleNamespace(param_groups=[{"params": [SimpleNamespace(placements=(
         (lambda clock: CountingSchedulers(sgd(), Clock("9sp"), [IN_BATCHES]).tick({}), ValueError, "samples: the run"),
         (lambda clock: make_average(SHARDED, clock, sgd), ValueError, "average: the parameters are DTensors"),
         (lambda clock: CountingSchedulers(sgd(), clock, [IN_SAMPLES]).tick({}), ValueError, "samples: the run counts"),
-        (lambda clock: read_counts(dict, {"words": 3}), TypeError, "count(batch)={'words': 3}: it may have"),
+        (lambda clock: add_microbatch(None, dict, {"words": 3}), TypeError, "count(batch)={'words': 3}: it may have"),
     ],
 )
 def test_errors_of_adapters(call, kind, words):

@@ -5,6 +5,8 @@ import math
 import pickle
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
 
 import numpy
 import pytest
@@ -293,7 +295,7 @@ def test_equal_to_bind_after_a_change(case, kind):
 @pytest.mark.parametrize("schedule", ["Linear(t_max='3ep')", "MultiStep(['2ep'])", by_batch])
 def test_a_step_counts_an_epoch(schedule, factors):
     """The batches that are left in it, if their number is known. The seconds since the last step, always."""
-    optimizer, clock = sgd(), Clock("4ep", **factors)
+    optimizer, clock, before = sgd(), Clock("4ep", **factors), monotonic()
     scheduler = ScheduleLR(optimizer, schedule, 4, unit="ep", **factors)
     assert scheduler.clock.every("1ep") is False
     for epoch in range(1, 5):
@@ -303,7 +305,9 @@ def test_a_step_counts_an_epoch(schedule, factors):
         assert values(optimizer) == [own]
         stamp = scheduler.clock.timestamp
         assert (stamp.epoch, stamp.batch) == (clock.timestamp.epoch, clock.timestamp.batch)
-        assert stamp.total_wct.total_seconds() > 0 and scheduler.clock.every("1ep")
+        rounding = timedelta(microseconds=stamp.batch.value + epoch)
+        assert timedelta(0) < stamp.total_wct <= timedelta(seconds=monotonic() - before) + rounding
+        assert scheduler.clock.every("1ep")
         assert scheduler.clock.passed(f"{epoch}ep")
     assert scheduler.clock.done
 
@@ -371,6 +375,36 @@ def test_a_value_that_is_not_finite_is_not_counted(schedule):
     assert scheduler.clock.passed("3ba")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Halved(Schedule):
+    """Its multiplier is a tensor without dimensions."""
+
+    def resolve(self, frame):
+        done = frame.span("1dur").done
+        return lambda counts: torch.tensor(0.5 * done(counts), dtype=torch.float64)
+
+
+def test_a_multiplier_that_is_a_tensor_leaves_the_group_a_float():
+    scheduler = ScheduleLR(sgd(lr=0.5), Halved(), "8ba")
+    for steps in range(1, 7):
+        scheduler.step()
+        assert values(scheduler.optimizer) == [steps / 32]
+        assert type(scheduler.optimizer.param_groups[0]["lr"]) is float
+
+
+def test_a_warning_that_raises_counts_nothing():
+    """The clock warns in the tick after the last one in which the other scheduler may step."""
+    scheduler = ScheduleLR(sgd(weight_decay=0.1), "Linear", "200ba", batches_per_epoch=1)
+    decay = bind(LinearScheduler(), scheduler.optimizer, scheduler.clock, key="weight_decay")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(scheduler, 100)
+        before = moments(scheduler)
+        with pytest.raises(UserWarning, match="was not stepped"):
+            scheduler.step()
+    assert moments(scheduler) == before and decay.last_epoch == 0
+
+
 def test_ticks_beside_it_are_found():
     """Once. Moves of the clock that the loop has to make are none."""
     scheduler = ScheduleLR(sgd(), "Linear", "20ba", batches_per_epoch=5)
@@ -410,11 +444,11 @@ def test_ticks_beside_it_are_found():
         (ValueError, "CosineDecayLR", 8, {}, "not a schedule, but a scheduler that sets the value itself"),
         (ValueError, "Linear", "1dur", {}, "max_duration"),
         (ValueError, "Linear", 8, {"unit": "sp"}, "ScheduleLR.unit='sp': a step counts a batch or an epoch"),
-        (ValueError, "Linear", "3ep", {}, "='3ep': each step counts one batch, .* Pass batches_per_epoch=..., or"),
-        (ValueError, "Linear", "8ba", {"unit": "ep"}, "one epoch, so 'ba' is not known"),
-        (ValueError, "Linear", "8sp", {"unit": "ep"}, "Pass batches_per_epoch=... and samples_per_batch=..., or"),
+        (ValueError, "Linear", "3ep", {}, "='3ep': each step counts one batch. .* Pass batches_per_epoch=... to the"),
+        (ValueError, "Linear", "8ba", {"unit": "ep"}, "='8ba': each step counts one epoch. .* Pass batches_per_epoch="),
+        (ValueError, "Linear", "8sp", {"unit": "ep"}, "='8sp': .* batches_per_epoch=... and samples_per_batch=... to"),
         (ValueError, "Linear(t_max='500ba')", 8, {"unit": "ep"}, r"schedule=LinearScheduler\(.*Pass batches_per_epoch"),
-        (ValueError, "MultiStep(['1ep'])", 8, {}, "schedule=.*one batch, so 'ep' is not known"),
+        (ValueError, "MultiStep(['1ep'])", 8, {}, "schedule=.*one batch. 1ba cannot be converted to ep"),
         (KeyError, "Linear", 8, {"last_epoch": 0}, "group 0 has no 'initial_lr'"),
         (ValueError, "Linear", 8, {"last_epoch": -2}, "last_epoch"),
         (ValueError, "Linear", 8, {"tags": "head"}, "no parameter group has such a tag"),

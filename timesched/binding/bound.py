@@ -1,14 +1,18 @@
 """Binding: a schedule controls one key of parameter groups, until another scheduler is made for it.
 
 `Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
-schedulers of `optim` derive from it. It has four parts. A cursor says where it is (cursor.py), an evaluator computes
-the value there (evaluation.py), and a target has the groups (target.py). A watch looks for mistakes in the first steps
-(watch.py). owner.py knows the schedulers of each optimizer, and saved.py compares a saved state with the present one.
+schedulers of `optim` derive from it. It has four parts, which know nothing of each other:
+
+* a cursor says where the scheduler is (cursor.py),
+* an evaluator computes the value there (evaluation.py),
+* a target writes the value into the groups (target.py),
+* a watch looks for mistakes in the first two steps (watch.py).
+
+owner.py knows the schedulers of each optimizer, and saved.py compares a saved state with the present one.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,13 +24,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.cursor import StepCursor, make_cursor
-from timesched.binding.evaluation import Evaluator, describe_schedule, find_phase, schedule_units
+from timesched.binding.evaluation import Evaluator, describe_schedule, schedule_units
 from timesched.binding.groups import named_values, read_tags
 from timesched.binding.keys import Key, is_finite_number, require_count
 from timesched.binding.owner import Refusal, add_scheduler, find_owners
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
 from timesched.binding.target import GroupTarget, SelectedGroup
-from timesched.binding.warn import PHASE_TEXTS, find_presumed_peak
+from timesched.binding.warn import find_presumed_peak, make_jump_check
 from timesched.binding.watch import Watch
 from timesched.maths.ops import check_compiler, check_not_in_graph
 from timesched.run.clock import Clock
@@ -50,15 +54,12 @@ class Bound:
 
     relative: bool = True  # whether the value multiplies the initial value of each group
     _warning_depth: ClassVar[int] = 3  # the stack level of the code that calls `step`, in a warning of the step
-    _sequence_advice: ClassVar[str] = (
-        "Bind one schedule, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
-    )
 
     def __init__(
         self,
         optimizer: Optimizer,
         schedule: Any,
-        key: str | tuple[str, int],
+        key: str,
         tags: Tags = None,
         clock: State | None = None,
         ssr: float | None = None,
@@ -66,33 +67,37 @@ class Bound:
         on_change: str = "same",
         scales: int | None = None,
     ) -> None:
-        _check_arguments(type(self).__name__, optimizer, clock, on_change)
-        if not getattr(schedule, "relative", True):
-            self.relative = False
+        _check_arguments(type(self), optimizer, clock, on_change)
+        self.optimizer = optimizer
+        self.key = key
         self.tags = tags if tags is None or isinstance(tags, str) else read_tags(tags)
         self.clock = clock
         self.ssr = ssr  # the scale-schedule ratio, for a clock that has none
         self.on_change = on_change  # what a load does if the present schedule has a different value
-        parsed_key = Key(key)
-        self.optimizer, self.key = optimizer, parsed_key.name
-        if not self.relative and self.key == "lr":
+        if not getattr(schedule, "relative", True):
+            self.relative = False
+        if not self.relative and key == "lr":
             schedule.refuse_to_multiply()
-        multiplies_lr = self.relative and self.key == "lr"
         if scales is None:
-            scales = int(multiplies_lr)
-        self._target = GroupTarget(optimizer, parsed_key, self.tags, self.relative, scales)
+            scales = int(self.relative and key == "lr")
+        self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
         self._cursor = make_cursor(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
-        for owner in find_owners(optimizer):
+        self._take_control()
+
+    def _take_control(self) -> None:
+        """Write the first value into the selected groups. After an error no other scheduler is changed."""
+        for owner in find_owners(self.optimizer):
             with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
                 owner._target.follow_groups()  # and write the initial values that a load of the optimizer has removed
         selection = self._target.extended_selection()
-        presumed_peak = find_presumed_peak(optimizer, selection) if multiplies_lr else None
+        multiplies_lr = self.relative and self.key == "lr"
+        presumed_peak = find_presumed_peak(self.optimizer, selection) if multiplies_lr else None
         value = self._value()
         self._adopt(selection, value)
         self._write(value)
-        self._take_ownership()  # last: a constructor that raises changes no other scheduler
+        self._take_ownership()
         self._watch = self._make_watch(presumed_peak)
 
     @property
@@ -102,7 +107,7 @@ class Bound:
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why it may not write: a later scheduler, `unbind()`, or a factor of a group. None if it may."""
+        """Why it may not write: a later scheduler, `unbind()`, or a learning-rate factor of a group. None if it may."""
         return self._target.refusal
 
     @property
@@ -112,7 +117,7 @@ class Bound:
 
     @property
     def factors(self) -> list[float]:
-        """The base value of each of these groups: the factor that multiplies the schedule's value.
+        """The base value of each of these groups, which multiplies the value of the schedule.
 
         It is the group's initial value, for `lr` times the group's `adjust_learning_rate`. If the schedule returns
         values instead of multipliers, it is 1.
@@ -138,8 +143,7 @@ class Bound:
         self._write(self._evaluator.value(self._cursor.position(1)))
         self._cursor.advance()
         if self._watch is not None:
-            self._watch.has_stepped = True
-            self._watch.remember_values(self._target)
+            self._watch.note_step(self._target)
 
     def refresh(self) -> None:
         """Write the current value without counting a step. Raises `ValueError` as `step` does."""
@@ -147,7 +151,7 @@ class Bound:
         self.hold_tensors()
         self._write(self._value())
         if self._watch is not None:
-            self._watch.remember_values(self._target)
+            self._watch.note_refresh(self._target)
 
     def catch_up(self) -> None:
         """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
@@ -158,33 +162,35 @@ class Bound:
                 self.hold_tensors()
 
     def _follow_groups(self) -> None:
-        """Follow the selected groups into new dicts of the optimizer, so that a step can write.
+        """Follow the selected groups into new dicts of the optimizer; in a graph, the groups must be the same.
 
-        Raises `ValueError` if it may not write, or if its groups were removed or replaced. Raises `RuntimeError` in a
-        graph that cannot evaluate the schedule or write the value.
+        Raises `ValueError` if it may not write, or if its groups were removed or replaced.
         """
-        name, target = type(self).__name__, self._target
-        if target.refusal is not None:
-            reason = target.refusal.value.format(cause=target.cause)
-            raise ValueError(f"{name}.key={self.key!r}: {self._describe()} {reason}")
-        if not is_compiling():
-            target.follow_groups()
-        elif self.clock is not None:
+        if self.refusal is not None:
+            reason = self.refusal.value.format(cause=self._target.cause)
+            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {reason}")
+        if is_compiling():
+            self._check_graph()
+        else:
+            self._target.follow_groups()
+
+    def _check_graph(self) -> None:
+        """Raise `RuntimeError` if a graph cannot evaluate the schedule, or cannot write the value."""
+        if self.clock is not None:
             check_not_in_graph(
                 "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
                 "compiled function: the group's tensor is updated in place, so nothing is compiled again."
             )
-        else:  # a Python number would be a constant in the graph
-            check_compiler()
-            if type(self._cursor.steps) is int or len(target.tensors()) < len(target.indices):
-                raise RuntimeError(
-                    f"{name}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. Call "
-                    f"optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
-                )
+        check_compiler()
+        if type(self._cursor.steps) is int or len(self._target.tensors()) < len(self.indices):
+            raise RuntimeError(  # a Python number would be a constant in the graph
+                f"{type(self).__name__}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. "
+                f"Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
+            )
 
     def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups, times their base values."""
-        if type(value) is not float or not self._target.write_at_once(value):
+        if not self._target.write_at_once(value):
             values = [base_value * value for base_value in self._target.base_values]
             self._check_finite(values)
             self._target.write(values)
@@ -267,8 +273,9 @@ class Bound:
     def _set_last_epoch(self, count: object) -> None:
         if type(count) is int and count == -1:
             raise ValueError(
-                f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. "
-                f"{self._sequence_advice}"
+                f"{type(self).__name__}.last_epoch=-1: torch's SequentialLR cannot restart this scheduler. Make one "
+                f"scheduler of SequenceScheduler([first, second], milestones=['10ba']), or pass absolute-value "
+                f"schedulers to optim.lr_scheduler.SequentialLR."
             )
         self._watch = None  # the caller counts, so these steps show nothing about the clock
         self._cursor.set_steps(require_count(count, type(self).__name__))
@@ -343,24 +350,15 @@ class Bound:
         """Release the key: this scheduler writes no more. The groups keep their present values."""
         self._release(self.refusal or Refusal.UNBOUND, self._target.cause)
 
-    # A warmup or a decay, and a run whose length changes
+    # The calls of the clock: these, and `refresh`
 
-    def current_phase(self) -> str | None:
-        """The phase in which a new length of the run may change the value: "warmup", "decay" or None."""
-        return find_phase(self.schedule, self.clock, self.ssr)
+    def was_never_stepped(self) -> bool:
+        """Whether it was not stepped since it was made or loaded."""
+        return self._watch is not None and not self._watch.has_stepped
 
-    def warn_of_jump(self, phase: str, before: list[object]) -> None:
-        """Warn if a new length of the run changed the values within a phase."""
-        clock: Any = self.clock
-        now = self.get()
-        changed = [i for i in self.indices if now[i] != before[i]]
-        if changed:
-            state, goes, advice = PHASE_TEXTS[phase]
-            warnings.warn(
-                f"The {phase} of {self._describe()} {state}: in a run of {clock.max_duration} {self.key!r} {goes} "
-                f"from {before[changed[0]]:.4g} to {now[changed[0]]:.4g}. {advice}",
-                stacklevel=4,
-            )
+    def expect_new_length(self) -> Callable[[], None]:
+        """A function that the clock calls after a new length of the run: it warns of a jump within a phase."""
+        return make_jump_check(self)
 
     # Saving and loading
 
@@ -445,9 +443,6 @@ class Bound:
 
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
-        # A shallow copy has its own cursor, target and watch.
-        self._cursor, self._target = copy.copy(self._cursor), copy.copy(self._target)
-        self._watch = copy.copy(self._watch)
         self._take_ownership()
 
     # The first steps, and the units
@@ -463,35 +458,24 @@ class Bound:
         for text in watch.find_mistakes(self._describe(), self._target, self.units):
             warnings.warn(text, stacklevel=self._warning_depth)
 
-    def was_never_stepped(self) -> bool:
-        """Whether it was not stepped since it was made or loaded."""
-        return self._watch is not None and not self._watch.has_stepped
-
-    def clock_has_jumped(self) -> None:
-        """Its clock has gone to another position, by other calls than ticks."""
-        if self._watch is not None:
-            self._watch.has_jumped = True
-
-    def optimizer_has_loaded(self) -> None:
-        """Forget what was written. An optimizer that keeps its groups in a load calls this."""
-        if self._watch is not None:
-            self._watch.written = []
-
     def units(self) -> set[TimeUnit]:
         """The units that the schedules read on the clock. The units of a user's function are not known."""
         return set() if self.clock is None else schedule_units(self.schedule, self.clock)
 
 
-def _check_arguments(name: str, optimizer: object, clock: object, on_change: str) -> None:
-    """Raise `TypeError` or `ValueError` for an argument of the wrong kind. `name` is the name of the class."""
+def _check_arguments(bound_class: type[Bound], optimizer: object, clock: object, on_change: str) -> None:
+    """Raise `TypeError` or `ValueError` for an argument of the wrong kind. `bind` makes the classes of this module."""
+    name = "bind" if bound_class in (Bound, BoundLR) else bound_class.__name__
     if on_change not in ("same", "new"):
         raise ValueError(f"{name}.on_change={on_change!r}: the option does not exist. Pass 'same' or 'new'.")
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{name}.optimizer={optimizer!r}: it is not a torch.optim.Optimizer. Pass an optimizer.")
-    if clock is not None and not hasattr(clock, "timestamp"):
         raise TypeError(
-            f"{name}.clock={clock!r}: it is not a clock. Pass a timesched.Clock, or a state with timestamp."
+            f"{name}.optimizer: it is of the class {type(optimizer).__name__}, not a torch.optim.Optimizer. Set any "
+            f"other value in the training loop: value = initial * schedule(clock)."
         )
+    counts_own_steps = clock is None and name != "bind"
+    if not counts_own_steps and not hasattr(clock, "timestamp"):
+        raise TypeError(f"{name}.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
 
 
 class BoundLR(Bound, LambdaLR):

@@ -13,14 +13,16 @@ from torch import Tensor
 
 from timesched.binding.keys import require_count
 from timesched.maths.ops import host_scalar
-from timesched.run.clock import Clock, read_explicit_units
+from timesched.run.clock import Clock
 from timesched.run.horizon import State
+from timesched.run.saved_clock import read_explicit_units
 from timesched.types import StateDict
 
 
 class StepCursor:
-    """The cursor of a scheduler without a clock. Its position is the number of steps.
+    """The cursor of a scheduler without a clock: its position is the number of steps.
 
+    Or of a scheduler on a state that is no `Clock`: its position is the state, which its trainer saves and loads.
     `steps` is an int, or an int64 tensor if the values are tensors, so that a graph can count.
     """
 
@@ -29,6 +31,8 @@ class StepCursor:
 
     def position(self, steps_ahead: int = 0) -> Any:
         """The argument of the evaluator: a tuple of the steps, or the clock or state, which moves by itself."""
+        if self.clock is not None:
+            return self.clock
         steps = self.steps
         if isinstance(steps, Tensor) and steps.is_cpu and not torch.compiler.is_compiling():
             steps = int(steps)
@@ -68,14 +72,7 @@ class StepCursor:
         self.set_steps(int(moment.steps))
 
 
-class StateCursor(StepCursor):
-    """The cursor of a scheduler that follows a state of a trainer, which is saved and loaded by the trainer."""
-
-    def position(self, steps_ahead: int = 0) -> Any:
-        return self.clock
-
-
-class ClockCursor(StateCursor):
+class ClockCursor(StepCursor):
     """The cursor of a scheduler that follows a `Clock`."""
 
     def state_dict(self) -> StateDict:
@@ -100,5 +97,4 @@ class ClockCursor(StateCursor):
 
 def make_cursor(clock: State | None, steps: int) -> StepCursor:
     """The cursor of a scheduler that follows a clock, another state, or no clock."""
-    cursor_class = StepCursor if clock is None else ClockCursor if isinstance(clock, Clock) else StateCursor
-    return cursor_class(steps, clock)
+    return ClockCursor(steps, clock) if isinstance(clock, Clock) else StepCursor(steps, clock)

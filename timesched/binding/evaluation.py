@@ -13,7 +13,6 @@ from timesched.maths.positions import Frame
 from timesched.run.clock import Clock
 from timesched.run.horizon import Horizon, State
 from timesched.schedulers.schedule import Resolution, Schedule, pass_ratio
-from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
 
@@ -138,7 +137,7 @@ def _multiplier(schedule: object, function: Any, *arguments: object, **ratio: fl
     return float(value)
 
 
-# The units and the phase of a schedule
+# The units of a schedule
 
 
 def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
@@ -153,23 +152,3 @@ def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
         elif is_composer_scheduler(item):
             _make_function(item, clock, None, units)(clock)
     return units
-
-
-def find_phase(schedule: object, clock: Any, ssr: float | None) -> str | None:
-    """The phase in which a new length of the run may change the value: "decay", "warmup" or None.
-
-    "decay": one of the schedules has begun its decay phase, as a `WarmupStableDecayScheduler` has. "warmup": the end of
-    a warmup is the next mark of one of the schedules.
-    """
-    horizon, phase = Horizon.of(clock, ssr), None
-    for item in select_schedules(schedule):
-        upcoming = []
-        for name, time in item.marks(horizon):
-            count, counter = horizon.place(time, scale=False)
-            if counts_of(clock.timestamp, (counter,))[0] < count:
-                upcoming.append(name)
-            elif name == "decay":
-                return name
-        if upcoming[:1] == ["warmup"]:
-            phase = "warmup"
-    return phase

@@ -34,7 +34,7 @@ def bind(
     schedule: ScheduleLike | Sequence[ScheduleLike],
     optimizer: Optimizer,
     clock: Clock | State,
-    key: str | tuple[str, int],
+    key: str,
     tags: Tags = None,
     ssr: float | None = None,
     on_change: OnChange = "same",
@@ -45,7 +45,7 @@ def bind(
     schedule: object,
     optimizer: Optimizer,
     clock: State | None,
-    key: str | tuple[str, int] = "lr",
+    key: str = "lr",
     tags: Tags = None,
     ssr: float | None = None,
     on_change: str = "same",
@@ -86,7 +86,7 @@ def bind(
             `HalfLife` is in a list or for "lr".
 
     >>> import torch
-    >>> from timesched import Clock, LinearScheduler
+    >>> from timesched import Clock, LinearScheduler, bind
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     >>> clock = Clock("4ba")
     >>> scheduler = bind(LinearScheduler(), optimizer, clock)
@@ -96,13 +96,6 @@ def bind(
     if isinstance(schedule, Optimizer) or isinstance(clock, Optimizer):
         raise TypeError("bind: the arguments are in another order. Write bind(schedule, optimizer, clock).")
     schedules = read_schedules(schedule)
-    if not hasattr(clock, "timestamp"):
-        raise TypeError(f"bind.clock={clock!r}: it is not a clock. Pass a Clock, or a state with timestamp.")
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"bind.optimizer: it is of the class {type(optimizer).__name__}, not a torch.optim.Optimizer. Set any "
-            f"other value in the training loop: value = initial * schedule(clock)."
-        )
     bound_class = BoundLR if key == "lr" else Bound
     warn_of_long_warmup(schedules, clock, ssr)
     scheduler = bound_class(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)

@@ -18,21 +18,17 @@ from timesched.types import ParamGroup
 
 
 class Key:
-    """The place of a hyperparameter in a parameter group: a key, or one element of its value, as in `betas[0]`."""
+    """The name of a hyperparameter: a key of a parameter group, or one element of its value, as in `betas[0]`."""
 
-    def __init__(self, key: str | tuple[str, int]) -> None:
-        match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", key) if isinstance(key, str) else None
-        if match:
-            key, index = match[1], match[2]
-        elif isinstance(key, tuple) and len(key) == 2 and type(key[1]) is int and key[1] >= 0:
-            key, index = key
-        else:
+    def __init__(self, name: str) -> None:
+        match = re.fullmatch(r"(\w+)(?:\[(0|[1-9][0-9]*)\])?", name) if isinstance(name, str) else None
+        if match is None:
             raise ValueError(
-                f"key={key!r}: it names no key of a parameter group. Pass a name such as 'lr' or 'betas[0]'."
+                f"key={name!r}: it names no key of a parameter group. Pass a name such as 'lr' or 'betas[0]'."
             )
-        self.key = key
-        self.index = None if index is None else int(index)
-        self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
+        self.name = name
+        self.key = match[1]
+        self.index = None if match[2] is None else int(match[2])
 
     def require_number(self, group: ParamGroup, group_name: str) -> Any:
         """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
@@ -40,19 +36,13 @@ class Key:
             raise ValueError(
                 f"key={self.name!r}: {group_name} has no such key{name_hint(self.name, _key_names(group))}"
             )
-        value = group[self.key]
-        if self.index is not None:
-            if not isinstance(value, (tuple, list)) or self.index >= len(value):
-                raise ValueError(
-                    f"key={self.name!r}: {group_name} has {self.key}={value!r}, which has no element {self.index}. "
-                    f"Pass another index, or a key without an index."
-                )
-            value = value[self.index]
+        value = self.peek(group)
         if not has_number(value):
-            is_tuple = isinstance(value, (tuple, list)) and len(value) > 0
+            problem = "not a finite number" if self.index is None else f"which has no finite number at [{self.index}]"
+            is_tuple = isinstance(group[self.key], (tuple, list))
             advice = f"pass one of its elements, as in '{self.key}[0]'" if is_tuple else "pass another key"
             raise ValueError(
-                f"key={self.name!r}: {group_name} has {value!r}, not a finite number. Give the group a number or a "
+                f"key={self.name!r}: {group_name} has {group[self.key]!r}, {problem}. Give the group a number or a "
                 f"tensor with one float, or {advice}."
             )
         return value
@@ -114,8 +104,7 @@ def has_number(value: object) -> bool:
     if isinstance(value, Tensor):
         is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
         value = value.item() if is_float else None
-    largest = sys.float_info.max  # an int may be larger
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= largest
+    return is_finite_number(value)
 
 
 def is_finite_number(value: object) -> bool:
@@ -124,7 +113,8 @@ def is_finite_number(value: object) -> bool:
         if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
             return False
         return value.device.type != "cpu" or math.isfinite(value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    largest = sys.float_info.max  # an int may be larger
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= largest
 
 
 def require_count(count: object, name: str, minimum: int = 0) -> int:

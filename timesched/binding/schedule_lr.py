@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules, schedule_units
-from timesched.binding.fast_step import FastStep, make_fast_step
+from timesched.binding.fast_step import make_fast_step
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
@@ -20,6 +20,7 @@ from timesched.hints import argument_hint, arguments_of
 from timesched.reading import find_schedule, read_schedule
 from timesched.run.clock import TICKED, Clock, set_attributes
 from timesched.run.horizon import BatchSizes, ConversionFactor
+from timesched.run.saved_clock import epochs_after
 from timesched.schedulers.schedule import ScheduleLike
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -71,9 +72,6 @@ class ScheduleLR(BoundLR):
     0.3 0.2 0.1 0.0
     """
 
-    _sequence_advice: ClassVar[str] = (
-        "Make one schedule, as in ScheduleLR(optimizer, \"Sequence([Linear(), Rex()], milestones=['10ba'])\", ...)."
-    )
     _warning_depth = 4  # the step calls the step of `Bound`
     clock: Clock
 
@@ -110,7 +108,7 @@ class ScheduleLR(BoundLR):
         if steps > 0:
             _check_initial_values(optimizer, tags)
             _start_after(clock, steps, step_unit)
-        self._fast_step: FastStep | None = None  # the next step, if it can be like the last one
+        self._fast_step: Callable[[Any], bool] | None = None  # the next step, if it can be like the last one
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
         warn_of_long_warmup(read_schedules(schedule), clock, None)
@@ -128,7 +126,7 @@ class ScheduleLR(BoundLR):
         `Clock.tick` do. Nothing is counted or written then.
         """
         is_plain = epoch is samples is tokens is None
-        if is_plain and self._fast_step is not None and self._fast_step.make(self):
+        if is_plain and self._fast_step is not None and self._fast_step(self):
             return
         if not is_plain:
             self._check_arguments(epoch, samples, tokens)
@@ -173,9 +171,9 @@ class ScheduleLR(BoundLR):
                 stacklevel=3,
             )
 
-    def clock_has_jumped(self) -> None:
-        super().clock_has_jumped()
-        self._timestamp = self.clock.timestamp
+    def refresh(self) -> None:
+        super().refresh()
+        self._timestamp = self.clock.timestamp  # the clock may have been loaded
 
     def __getstate__(self) -> StateDict:
         return {**vars(self), "_fast_step": None}
@@ -211,25 +209,15 @@ def _check_units(schedule: object, clock: Clock, unit: TimeUnit) -> None:
 
     The units of a user's function are not known.
     """
-    factors, needed = clock.horizon, dict[TimeUnit, Sequence[str]]()  # the conversion factors that a unit needs
-    if unit is TimeUnit.BATCH:
-        needed[TimeUnit.EPOCH] = ["batches_per_epoch"]
-    else:
-        needed[TimeUnit.BATCH] = ["batches_per_epoch"]
-        needed[TimeUnit.SAMPLE] = ["batches_per_epoch", "samples_per_batch"]
-        needed[TimeUnit.TOKEN] = ["batches_per_epoch", "samples_per_batch", "tokens_per_sample"]
-    units = {clock.max_duration.unit: "max_duration"}
-    for read in schedule_units(schedule, clock):
-        units.setdefault(read, "schedule")
-    for read, name in units.items():
-        missing = [factor for factor in needed.get(read, ()) if getattr(factors, factor) is None]
-        if missing:
-            counted = unit.name.lower()
-            value = str(clock.max_duration) if name == "max_duration" else schedule
-            raise ValueError(
-                f"ScheduleLR.{name}={value!r}: each step counts one {counted}, so {read.value!r} is not known. Pass "
-                f"{' and '.join(f'{factor}=...' for factor in missing)}, or write the time in {unit.value!r}."
-            )
+    converted = (TimeUnit.EPOCH,) if unit is TimeUnit.BATCH else (TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+    arguments = {read: f"schedule={schedule!r}" for read in schedule_units(schedule, clock)}
+    arguments[clock.max_duration.unit] = f"max_duration={str(clock.max_duration)!r}"
+    for read, argument in arguments.items():
+        if read in converted:
+            try:
+                clock.horizon.change(1, unit, read)
+            except ValueError as error:
+                raise ValueError(f"ScheduleLR.{argument}: each step counts one {unit.name.lower()}. {error}") from None
 
 
 def _check_initial_values(optimizer: Optimizer, tags: Tags) -> None:
@@ -247,4 +235,4 @@ def _start_after(clock: Clock, steps: int, unit: TimeUnit) -> None:
     if unit is TimeUnit.EPOCH:
         clock.go_to(Timestamp(epoch=steps, batch=steps * (clock.dataloader_len or 0)))
     else:
-        clock.go_to(Timestamp(batch=steps, **clock._epochs_after(steps)))
+        clock.go_to(Timestamp(batch=steps, **epochs_after(steps, clock.horizon)))

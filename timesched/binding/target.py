@@ -74,8 +74,8 @@ class GroupTarget:
 
     def set_base_values(self, base_values: Sequence[float]) -> None:
         """Replace the base values. The groups keep their initial values."""
-        pairs = zip(self.selected, base_values)  # a shallow copy of the scheduler has the old list
-        self.selected = [dataclasses.replace(selected, base_value=base_value) for selected, base_value in pairs]
+        for selected, base_value in zip(self.selected, base_values):
+            selected.base_value = base_value
 
     def identity(self) -> dict[str, object]:
         """The entries of a saved state that say what it is of."""
@@ -222,13 +222,15 @@ class GroupTarget:
         groups = [selected.group for selected in self.selected]
         return [(group, None if self.may_be_lazy else self.key.read_on_host(group)) for group in groups]
 
-    def write_at_once(self, value: float) -> bool:
-        """Write a value of the schedule times the base values, if `is_ready`, into floats, and if all are finite.
+    def write_at_once(self, value: Any) -> bool:
+        """Write a float of the schedule times the base values, if `is_ready`, into floats, and if all are finite.
 
         Otherwise it writes nothing, and returns False. It asks what `is_ready` asks by itself, to be fast.
         """
         groups, key = self.optimizer.param_groups, self.key.key
         if self.refusal is not None or self.may_be_lazy or len(groups) != self.known_count or is_compiling():
+            return False
+        if type(value) is not float:
             return False
         for selected in self.selected:
             group = selected.group

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from torch.optim import Optimizer
 
+from timesched.binding.evaluation import select_schedules
 from timesched.binding.target import SelectedGroup
 from timesched.findings import FindingWarning, find_long_warmup
-from timesched.run.horizon import State
+from timesched.run.horizon import Horizon, State
 from timesched.schedulers.schedule import Schedule
-
-# The texts of `Bound.warn_of_jump`, by the phase of the schedule.
-PHASE_TEXTS = {
-    "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
-    "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
-}
+from timesched.time.timestamp import counts_of
 
 
 def warn_of_long_warmup(schedules: Sequence[object], clock: State | None, ssr: float | None) -> None:
     """Warn of a warmup that lasts longer than the run, if their units convert."""
-    with suppress(TypeError, ValueError):  # wrong arguments raise later, with a better message
+    with suppress(AttributeError, TypeError, ValueError):  # wrong arguments raise later, with a better message
         for item in schedules:
             text = find_long_warmup(item, clock, ssr) if isinstance(item, Schedule) else None
             if text is not None:
@@ -64,3 +61,57 @@ def _has_made_steps(optimizer: Optimizer) -> bool:
             with suppress(RuntimeError):  # from a tensor without a number: on meta, or fake
                 return float(steps) > 0
     return False
+
+
+# A new length of the run
+
+
+def make_jump_check(scheduler: Any) -> Callable[[], None]:
+    """Note the phase and the values of a `Bound`, before its clock gets a new length.
+
+    Returns a function that warns if the new length has changed the values within a warmup or a decay.
+    """
+    phase = _find_phase(scheduler)
+    if phase is None:
+        return lambda: None
+    old_values = scheduler.get()
+
+    def warn_of_jump() -> None:
+        new_values = scheduler.get()
+        changed = [i for i in scheduler.indices if new_values[i] != old_values[i]]
+        if changed:
+            state, goes, advice = _PHASE_TEXTS[phase]
+            old, new = old_values[changed[0]], new_values[changed[0]]
+            warnings.warn(
+                f"The {phase} of {scheduler._describe()} {state}: in a run of {scheduler.clock.max_duration} "
+                f"{scheduler.key!r} {goes} from {old:.4g} to {new:.4g}. {advice}",
+                stacklevel=4,
+            )
+
+    return warn_of_jump
+
+
+_PHASE_TEXTS = {
+    "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
+    "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
+}
+
+
+def _find_phase(scheduler: Any) -> str | None:
+    """The phase in which a new length of the run may change the value: "decay", "warmup" or None.
+
+    "decay": one of the schedules has begun its decay phase, as a `WarmupStableDecayScheduler` has. "warmup": the end of
+    a warmup is the next mark of one of the schedules.
+    """
+    horizon, phase = Horizon.of(scheduler.clock, scheduler.ssr), None
+    for schedule in select_schedules(scheduler.schedule):
+        upcoming = []
+        for name, time in schedule.marks(horizon):
+            count, counter = horizon.place(time, scale=False)
+            if counts_of(scheduler.clock.timestamp, (counter,))[0] < count:
+                upcoming.append(name)
+            elif name == "decay":
+                return name
+        if upcoming[:1] == ["warmup"]:
+            phase = "warmup"
+    return phase

@@ -15,7 +15,7 @@ _ADAPTERS = {"transformers": "timesched.integrations.transformers", "lightning":
 
 
 class Watch:
-    """Remembers what a scheduler wrote, until its second step since it was made or loaded. Then it finds mistakes."""
+    """Remembers what a scheduler wrote, from when it is made or loaded until its second step, and finds mistakes."""
 
     def __init__(self, clock: State | None, target: GroupTarget, presumed_peak: str | None) -> None:
         self.clock = clock if isinstance(clock, Clock) else None
@@ -23,11 +23,18 @@ class Watch:
         self.has_stepped = False
         self.presumed_peak = presumed_peak  # the text of a warning, if the clock was moved before the first step
         self.has_jumped = self.timestamp is not None and self.timestamp.batch.value > 0
-        self.remember_values(target)
+        self.written = target.values_on_host()  # with the groups; no tensor of a device is read
 
-    def remember_values(self, target: GroupTarget) -> None:
-        """Note the values in the groups after a write, with the groups. No tensor of a device is read."""
+    def note_step(self, target: GroupTarget) -> None:
+        """Note the values of a step."""
+        self.has_stepped = True
         self.written = target.values_on_host()
+
+    def note_refresh(self, target: GroupTarget) -> None:
+        """Note the values of a refresh. If the clock is at another batch, other calls than ticks may have moved it."""
+        self.written = target.values_on_host()
+        if self.clock is not None and self.timestamp is not None:
+            self.has_jumped = self.has_jumped or self.clock.timestamp.batch != self.timestamp.batch
 
     def find_mistakes(self, text: str, target: GroupTarget, units: Callable[[], set[TimeUnit]]) -> list[str]:
         """The texts of the mistakes that show before the first step, or before the second.

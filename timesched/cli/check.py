@@ -23,16 +23,14 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 import optim
-from optim.groups.decay import decaying_groups, find_decaying_norms, norm_and_bias_names
+from optim.groups.decay import decaying_groups, describe_decaying_norms, norm_and_bias_names
 from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, find_large_updates
 from optim.precision.options import find_rounded_steps
@@ -41,6 +39,7 @@ from timesched.cli.settings import add_set_option
 from timesched.drawing.lines import Source, axis, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
+from timesched.run.horizon import State
 from timesched.time.units import Exact, TimeUnit, format_number
 
 _EXAMPLES = """\
@@ -86,16 +85,6 @@ class Course:
         self.largest_value = max(map(abs, self.values.values()))
         self.jump, self.far = options.jump / 100, options.far / 100
 
-    @cached_property
-    def corrected_betas(self) -> Tensor:
-        """The betas of the first steps, if the optimizer corrects the bias of their average; otherwise none."""
-        group = self.scheduler.optimizer.param_groups[self.scheduler.indices[0]]
-        kind = ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
-        corrected = issubclass(kind, _CORRECTED.get(self.scheduler.key, ())) and group.get("correct_bias", True)
-        # after so many steps, the first gradient has left the average, for any beta that is in use
-        steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
-        return torch.tensor([self.curve(step) for step in range(steps)], dtype=torch.float64)
-
     @property
     def run_text(self) -> str:
         """The length of the run, as in 5ep."""
@@ -115,21 +104,15 @@ def _run_check(options: argparse.Namespace) -> int:
     faults, notes = trial.problems.lines(), list[str]()
     highest: dict[int, float] = {}  # learning rates of parameter groups
     for path, scheduler in trial.schedulers.items():
-        try:
-            written = [] if scheduler is None else sources(scheduler, trial.clock)
-        except (TypeError, ValueError) as error:  # not a fault of the config
-            print(f"timesched check: {path} is not checked: {error}", file=sys.stderr)
-            continue
-        try:
-            for source in written:
+        for source in _make_sources(path, scheduler, trial.clock):
+            try:
                 course = Course(source, scheduler, options)
-                if course.is_learning_rate:
-                    for group in scheduler.indices:
-                        highest[group] = max(highest.get(group, 0.0), *course.values.values())
+                for group in scheduler.indices if course.is_learning_rate else ():
+                    highest[group] = max(highest.get(group, 0.0), *course.values.values())
                 faults += [f"{path}, {source.name}: {fault}" for fault in find_faults(course)]
                 notes += [f"note: {path}, {source.name}: {note}" for note in find_zero_first_learning_rate(course)]
-        except (TypeError, ValueError) as error:  # such as a time that does not convert
-            faults.append(f"{path}: {error}")
+            except (TypeError, ValueError) as error:  # such as a time that does not convert
+                faults.append(f"{path}: {error}")
     if model is not None and trial.optimizer is not None:
         faults += find_decays(model, trial.optimizer, list(trial.schedulers.values()))
         faults += find_multiples_of_zero(trial.schedulers)
@@ -141,6 +124,17 @@ def _run_check(options: argparse.Namespace) -> int:
     if model is None and "SCHEDULE" not in trial.schedulers:
         print("timesched check: without --model, tags and weight decay are not checked", file=sys.stderr)
     return 1 if faults else 0
+
+
+def _make_sources(path: str, scheduler: object, clock: State | None) -> list[Source]:
+    """The lines that a scheduler writes: none if it could not be made, or if its later values are not known."""
+    if scheduler is None:
+        return []
+    try:
+        return sources(scheduler, clock)
+    except (TypeError, ValueError) as error:  # not a fault of the config
+        print(f"timesched check: {path} is not checked: {error}", file=sys.stderr)
+        return []
 
 
 def find_faults(course: Course) -> list[str]:
@@ -235,11 +229,14 @@ def find_late_end(course: Course) -> Iterator[str]:
 
 
 def find_beta_out_of_range(course: Course) -> Iterator[str]:
-    betas = course.corrected_betas
-    wrong = torch.nonzero((betas < 0) | (betas >= 1))
-    if len(wrong):
-        i = int(wrong[0])
-        yield f"it is {betas[i]:.4g} at step {i + 1}, and must be at least 0 and below 1. Change the schedule."
+    """Yield a line for the first beta that no average has. The value at the end of the run is used by no step."""
+    if not course.scheduler.key.startswith("beta"):
+        return
+    for count, beta in course.values.items():
+        if count < course.length and (beta < 0 or beta >= 1):
+            place = f"step {count + 1}" if course.unit is TimeUnit.BATCH else course.time_text(count)
+            yield f"it is {beta:.4g} at {place}, and must be at least 0 and below 1. Change the schedule."
+            return
 
 
 def find_miscorrected_average(course: Course) -> Iterator[str]:
@@ -247,7 +244,13 @@ def find_miscorrected_average(course: Course) -> Iterator[str]:
 
     The optimizer corrects the bias as if all steps had used the beta of the present step.
     """
-    betas = course.corrected_betas
+    group = course.scheduler.optimizer.param_groups[course.scheduler.indices[0]]
+    kind = ALGORITHMS.get(group.get("algorithm"), type(course.scheduler.optimizer))
+    corrects = issubclass(kind, _CORRECTED.get(course.scheduler.key, ())) and group.get("correct_bias", True)
+    if not corrects or course.unit is not TimeUnit.BATCH:
+        return
+    # after so many steps, the first gradient has left the average, for any beta that is in use
+    betas = torch.tensor([course.curve(step) for step in range(min(int(course.length), 20_000))], dtype=torch.float64)
     if not len(betas) or ((betas < 0) | (betas >= 1)).any():
         return
     steps = torch.arange(1, len(betas) + 1)
@@ -273,10 +276,8 @@ FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 def find_decays(model: object, optimizer: Optimizer, schedulers: list[object]) -> Iterator[str]:
     """Yield a line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
     names = norm_and_bias_names(find_parameters(model), optimizer.param_groups)
-    for i in sorted(decaying_groups(optimizer.param_groups, schedulers)):
-        text = find_decaying_norms(names.get(i, []), i)
-        if text is not None:
-            yield f"optimizer: {text}"
+    for i in sorted(decaying_groups(optimizer.param_groups, schedulers) & names.keys()):
+        yield f"optimizer: {describe_decaying_norms(names[i], i)}"
 
 
 def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from optim.config.build import Trial, make_trial
 from optim.config.names import SCHEDULER
-from optim.config.read import read
+from optim.config.read import read, read_sections
+from optim.config.trial import Trial, make_trial
 from timesched.cli.settings import set_keys
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
@@ -128,7 +128,8 @@ def read_trial(
             with prefix_errors(path):
                 config = read_config(path)
                 set_keys(config, settings)
-                return make_trial(config, model, run, only=number)
+                sections = _replace_run(read_sections(config), run)
+                return make_trial(sections, _select_entries(sections["schedulers"], number), model)
         if settings:
             raise ValueError(f"--set {settings[0]}: it is for configs, and {text} is none. Change the text instead.")
         entry = read_entry(text)
@@ -137,7 +138,24 @@ def read_trial(
         if _has_half_life(entry):  # it sets a value that is not a learning rate
             entry = {name: {"key": "momentum", **arguments} for name, arguments in entry.items()}
         optimizer = {"SGD": {"lr": 1.0 if learning_rate is None else learning_rate, "momentum": 0.9}}
-        return make_trial({"optimizer": optimizer, "schedulers": [entry]}, model, run, "SCHEDULE")
+        sections = _replace_run({"optimizer": optimizer, "schedulers": [entry]}, run)
+        return make_trial(sections, {"SCHEDULE": entry}, model)
+
+
+def _replace_run(sections: dict[str, Any], run: dict[str, object]) -> dict[str, Any]:
+    """Replace the keys that describe a run. Raises `ValueError` if a `run` has no length."""
+    sections = sections | run
+    if run and sections.get("max_duration") is None:
+        raise ValueError("max_duration: the options of a run need its length. Pass it, such as --max-duration 90ep.")
+    return sections
+
+
+def _select_entries(entries: Sequence[object], number: int | None) -> dict[str, object]:
+    """The entry of a number, or all, by their paths in the config. Raises `ValueError` if there is no such entry."""
+    selected = {f"schedulers[{i}]": entry for i, entry in enumerate(entries) if number in (None, i)}
+    if number is not None and not selected:
+        raise ValueError(f"schedulers[{number}]: there is no such entry. The first entry is 0.")
+    return selected
 
 
 def _has_half_life(entry: object) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from timesched.cli.schedules import SCHEDULE_HELP, add_run_options, is_config, make_sources, read_finite, read_run
 from timesched.cli.settings import add_set_option
 from timesched.drawing.axes import save
-from timesched.drawing.lines import Line, Source, line, panels
+from timesched.drawing.lines import Source, line, panels
 from timesched.drawing.table import values_table
 from timesched.drawing.text import text
 
@@ -78,16 +78,7 @@ def _run_plot(options: argparse.Namespace) -> int:
         return 0
     groups = panels(lines)
     titles = [f"{group[0].quantity}\n" if len(groups) > 1 else "" for group in groups]
-    print("\n\n".join(f"{title}{picture(group)}" for title, group in zip(titles, groups)))
-    return 0
-
-
-def picture(lines: list[Line]) -> str:
-    """Draw lines as text that the terminal can show, without colours if the output is piped."""
+    width = shutil.get_terminal_size().columns
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    try:
-        "⣿┊".encode(sys.stdout.encoding or "ascii")
-        braille = True
-    except UnicodeEncodeError:
-        braille = False
-    return text(lines, shutil.get_terminal_size().columns, colours, braille)
+    print("\n\n".join(f"{title}{text(group, width, colours)}" for title, group in zip(titles, groups)))
+    return 0

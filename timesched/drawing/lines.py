@@ -157,9 +157,12 @@ def panels(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
-    """The end of a picture's horizontal axis, and the two ends of the vertical axis, which contains 0."""
+    """The end of a picture's horizontal axis, and the two ends of the vertical axis, which contains 0.
+
+    The axis of a run of length 0 ends at 1.
+    """
     low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
-    return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
+    return max(max(line.x) for line in lines) or 1.0, low, high if high > low else low + 1.0
 
 
 def picture_marks(lines: Sequence[Line]) -> list[tuple[str, float]]:

@@ -12,23 +12,22 @@ _COLOURS = (34, 33, 32, 35, 36, 31)  # of a terminal
 _ROWS = 14
 
 
-def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille: bool = True) -> str:
+def text(lines: Sequence[Line], width: int = 80, colours: bool = False) -> str:
     """A picture of lines with the marks above it: `width` characters wide, but at least 20 next to the numbers.
 
-    `colours`: whether the terminal has colours. `braille`: whether braille characters can be written; otherwise letters
-    are drawn.
+    `colours`: whether the terminal has colours.
     """
     end, low, high = extent(lines)
     scale = {round((high - y) / (high - low) * (_ROWS - 1)): format_number(y) for y in ticks(low, high, 5)}
     left = max(map(len, scale.values())) + 2
     columns = max(width - left - 1, 20)
-    dotted = braille and (colours or len(lines) == 1)
+    dotted = colours or len(lines) == 1
     cells = [[" "] * columns for _ in range(_ROWS)]
     above = [" "] * columns
     for name, x in picture_marks(lines):
         at = round(x / end * (columns - 1))
         for cell in cells:
-            cell[at] = "┊" if braille else ":"
+            cell[at] = "┊"
         _place_label(above, name, at)
     for i, line in enumerate(lines):
         for (row, column), dots in _line_cells(line, (end, low, high), columns, dotted).items():

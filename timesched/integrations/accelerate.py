@@ -15,8 +15,9 @@ from timesched.binding.bound import OnChange
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import TimeLike
+from timesched.types import StateDict
 
-from .common import Binding, CountingSchedulers, Entry, MakeAverage, add_counts, make_average
+from .common import Binding, CountingSchedulers, Counts, Entry, MakeAverage, add_counts, make_average, plain_counts
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -26,6 +27,7 @@ class MicrobatchSchedulers(CountingSchedulers):
 
     fix = "Call step({}=...), or pass the conversion factors to schedule()."
     accelerator: Accelerator
+    counts: Counts | None = None  # of the microbatches since the last step of the optimizer
 
     def step(
         self, epoch: int | None = None, *, samples: int | Tensor | None = None, tokens: int | Tensor | None = None
@@ -52,7 +54,17 @@ class MicrobatchSchedulers(CountingSchedulers):
             self.counts = counts
             return
         self.tick(counts)  # which counts nothing if it raises
+        self.counts = None
         super().step(epoch)
+
+    def state_dict(self) -> StateDict:
+        """The states of all schedulers, and the counts of a batch that is not complete."""
+        return super().state_dict() | {"counts": plain_counts(self.counts)}
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Resume from a state, as `Schedulers` do, also between two microbatches."""
+        super().load_state_dict(state_dict)
+        self.counts = state_dict.get("counts")
 
 
 def schedule(

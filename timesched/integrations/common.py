@@ -22,6 +22,7 @@ from timesched.binding.evaluation import read_schedules, schedule_units
 from timesched.binding.keys import Key
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor, State
+from timesched.run.saved_clock import epochs_after
 from timesched.schedulers.schedule import ScheduleLike
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -48,7 +49,7 @@ class Binding:
     """
 
     schedule: ScheduleLike | Sequence[ScheduleLike]
-    key: str | tuple[str, int]
+    key: str
     tags: str | Iterable[str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -238,7 +239,7 @@ class Schedulers(LRScheduler):
                 f"on_change={self.on_change!r}: the run continues after {batches} batches, and its checkpoint has no "
                 f'state of these schedules. Pass on_change="new" to start them at this batch.'
             )
-        self.clock.go_to(Timestamp(**{"batch": batches, **self.clock._epochs_after(batches), **counts}))
+        self.clock.go_to(Timestamp(**{"batch": batches, **epochs_after(batches, self.clock.horizon), **counts}))
         if self.average is not None:
             self.average.reset_state()
 
@@ -306,8 +307,6 @@ class CountingSchedulers(Schedulers):
 
     clock: Clock
     fix = "Give the clock conversion factors, or count the {}."  # the advice if a count is missing
-    counts: Counts | None = None  # of the microbatches since the last step of the optimizer
-    has_counted = False  # whether a batch of this run was counted
 
     def tick(self, counts: Counts) -> None:
         """Count a batch. Raises `ValueError` for a missing count, and counts nothing then."""
@@ -321,16 +320,11 @@ class CountingSchedulers(Schedulers):
                     f"{counted}: the run counts them, and this batch has no count. {self.fix.format(counted)}"
                 )
         self.clock.tick(counts.get("samples"), counts.get("tokens"))
-        self.counts, self.has_counted = None, True
-
-    def add_microbatch(self, batch: object, count: CountFunction) -> None:
-        """Note the counts of a microbatch, by a user's function, until the optimizer steps."""
-        self.counts = add_counts(self.counts, read_counts(count, batch))
 
     def warn_of_early_end(self) -> None:
         """Warn if a trainer ended a run before the end of its schedules, by a batch or more."""
         timestamp, length = self.clock.timestamp, self.clock.max_duration
-        if self.clock.done or not self.has_counted:
+        if self.clock.done or timestamp.batch == 0:
             return
         reached: Any = self.clock.horizon.progress(timestamp) * length.exact
         if length.exact - reached >= reached / timestamp.batch.value:  # the average length of a batch
@@ -341,26 +335,19 @@ class CountingSchedulers(Schedulers):
                 stacklevel=2,
             )
 
-    def state_dict(self) -> StateDict:
-        """The states of all schedulers, and the counts of a batch that is not complete."""
-        counts = None if self.counts is None else {name: int(count) for name, count in self.counts.items()}
-        return super().state_dict() | {"counts": counts}
 
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Resume from a state, as `Schedulers` do, also between two microbatches."""
-        super().load_state_dict(state_dict)
-        self.counts = state_dict.get("counts")
+def add_microbatch(counts: Counts | None, count: CountFunction, batch: object) -> Counts:
+    """Add the counts of a microbatch, by the user's function, to `counts`, which is None for the first microbatch.
 
-
-def read_counts(count: CountFunction, batch: object) -> Counts:
-    """Count a batch by the user's function. Raises `TypeError` if it returns anything but samples and tokens."""
-    counts = count(batch)
-    if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
+    Raises `TypeError` if the function returns anything but samples and tokens.
+    """
+    latest = count(batch)
+    if not isinstance(latest, Mapping) or not {"samples", "tokens"}.issuperset(latest):
         raise TypeError(
-            f"count(batch)={counts!r}: it may have 'samples' and 'tokens' only. Return "
+            f"count(batch)={latest!r}: it may have 'samples' and 'tokens' only. Return "
             f"{{'samples': ..., 'tokens': ...}}."
         )
-    return counts
+    return add_counts(counts, latest)
 
 
 def add_counts(counts: Counts | None, latest: Counts) -> Counts:
@@ -371,3 +358,8 @@ def add_counts(counts: Counts | None, latest: Counts) -> Counts:
     """
     previous = counts or {}
     return {name: previous.get(name, 0) + latest.get(name, 0) for name in {**previous, **latest}}
+
+
+def plain_counts(counts: Counts | None) -> dict[str, int] | None:
+    """The counts of microbatches in plain numbers, for a saved state."""
+    return None if counts is None else {name: int(count) for name, count in counts.items()}

@@ -7,8 +7,8 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from itertools import chain, product
 from typing import Any
 
@@ -33,6 +33,19 @@ _SCHEDULER_METHODS = ("step", "state_dict", "load_state_dict")  # of a scheduler
 _NO_STATE: StateDict = {"schedules": None}
 
 
+# Composer calls the callback in this order, also if there is no checkpoint to load:
+#
+#     Trainer(...)  init              there is no run yet
+#                   before_load       make the schedulers, from the initial values of the optimizer
+#                   load_state_dict   keep the state of a checkpoint: the optimizer and the time are loaded later
+#                   after_load        continue from the kept state; without one, from the time of the Trainer
+#     fit()         fit_start         take the length of this fit, which may differ; make the schedulers, if the length
+#                                     was unknown before
+#                   batch_end         step, which writes the values of the next batch, and log them
+#                   epoch_end         refresh: the counts of epochs move after the end of the batch
+#                   state_dict        save, at any time
+#     evaluations   eval_start        the model gets the average of its weights
+#                   eval_end          and its weights again
 class Schedules(Callback):
     """A Composer callback that runs schedules of any hyperparameter in the optimizer's parameter groups.
 
@@ -243,7 +256,7 @@ class _RunClock:
 
 
 class _RunSchedulers(Schedulers):
-    """The schedulers of the entries in a run of the Trainer. Not all of them are bound schedules."""
+    """The schedulers of the entries in a run of the Trainer: bound schedules, and schedulers of torch."""
 
     clock: _RunClock
 
@@ -326,42 +339,34 @@ class _RunSchedulers(Schedulers):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state, after the time is loaded.
 
-        For the state of other schedules, raises `ValueError` and changes nothing. A scheduler that is not of this
-        package reads its state only when it is loaded, after the others that come before it.
+        For the state of other schedules, raises `ValueError` and changes nothing. A scheduler of torch reads its state
+        only when it is loaded, after the others that come before it.
         """
         states = state_dict["schedules"]
         self.check_state(len(states), len(self.schedulers), state_dict.get("average"))
-        contents = []
-        for i, (scheduler, state) in enumerate(zip(self.schedulers, states)):
-            with self._names_schedule(i):
-                contents.append(self._read_state(scheduler, state))
+        contents = [self._read_state(i, state) for i, state in enumerate(states)]
         if self.average is not None:
             self.average.clock = self.clock.copy_as_clock()
             self.average.load_state_dict(state_dict["average"])
-        for i, (scheduler, new_state) in enumerate(zip(self.schedulers, contents)):
-            with self._names_schedule(i):
-                if isinstance(scheduler, Bound):
-                    scheduler.restore(new_state)
-                else:
-                    scheduler.load_state_dict(new_state)
-            self.stepped_batches = states[i]["batch"]
+        for scheduler, state, new_state in zip(self.schedulers, states, contents):
+            if isinstance(scheduler, Bound):
+                scheduler.restore(new_state)
+            else:
+                scheduler.load_state_dict(new_state)
+            self.stepped_batches = state["batch"]
 
-    def _read_state(self, scheduler: Any, state: StateDict) -> Any:
-        """The contents of a scheduler's state; of a scheduler that is not of this package, the state itself.
+    def _read_state(self, index: int, state: StateDict) -> Any:
+        """The contents of a scheduler's state, for `restore`; of a scheduler of torch, the state itself.
 
         Raises `ValueError` for the state of another schedule.
         """
+        scheduler = self.schedulers[index]
         present = self._identity(scheduler)
         saved = {name: state[name] for name in present}
-        if saved != present:
-            raise ValueError(f"it was saved with {saved}, and here it is {present}.")
-        return scheduler.read_state(state["state"]) if isinstance(scheduler, Bound) else state["state"]
-
-    @contextmanager
-    def _names_schedule(self, index: int) -> Iterator[None]:
-        """Name the schedule in a `ValueError` of a `with` block, and say what to do."""
         try:
-            yield
+            if saved != present:
+                raise ValueError(f"it was saved with {saved}, and here it is {present}.")
+            return scheduler.read_state(state["state"]) if isinstance(scheduler, Bound) else state["state"]
         except ValueError as error:
             raise ValueError(
                 f"Schedule {index} of the checkpoint: {error} Make the schedules that were saved, or {self.advice} "

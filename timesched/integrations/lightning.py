@@ -31,11 +31,14 @@ from .common import (
     Binding,
     CountFunction,
     CountingSchedulers,
+    Counts,
     Entry,
     MakeAverage,
     RunOptions,
+    add_microbatch,
     check_average,
     make_average,
+    plain_counts,
 )
 
 __all__ = ["Binding", "schedule"]
@@ -86,10 +89,10 @@ def schedule(
     A checkpoint of Lightning is enough to resume exactly. `on_change`: how a load treats one of other schedules or of
     another length of the run, as in `timesched.bind`.
 
-    Raises `ValueError` without `max_duration`, if the Trainer has no end, reloads its data loader, or has `max_steps`
-    in manual optimization. Raises `ValueError` where `timesched.bind` does; when training begins, if
-    `configure_optimizers` returned a changed value; and for a batch without a count that a schedule reads. Warns if the
-    Trainer ends before the schedules, by a batch or more.
+    Raises `ValueError` without `max_duration`, if the Trainer has no end, reloads its data loader, has a
+    `GradientAccumulationScheduler`, or has `max_steps` in manual optimization. Raises `ValueError` where
+    `timesched.bind` does; when training begins, if `configure_optimizers` returned a changed value; and for a batch
+    without a count that a schedule reads. Warns if the Trainer ends before the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -113,8 +116,9 @@ def schedule(
         ssr=ssr,
         log=log,
     )
-    unused = [c for c in trainer.callbacks if isinstance(c, _CountingCallback) and not c.configs()]
-    counting = unused[0] if unused else _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
+    ours = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
+    new = next((callback for callback in ours if not callback.configs()), None)
+    counting = new or _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
     if options not in (counting.options, RunOptions()):
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
@@ -125,11 +129,9 @@ def schedule(
     counting.schedulers.append(schedulers)
     if evaluate_averaged:
         counting.evaluated.append(schedulers)
-    if not unused:
-        # It is the first callback, and replaces the callback of an earlier fit. Other callbacks read its clock, and a
-        # Checkpoint callback saves at the end of a validation, and must find the weights.
-        others = [callback for callback in trainer.callbacks if not isinstance(callback, _CountingCallback)]
-        trainer.callbacks[:] = [counting, *others]
+    # It is the first callback, and replaces the callback of an earlier fit. Other callbacks read its clock, and a
+    # Checkpoint callback saves at the end of a validation, and must find the weights.
+    trainer.callbacks[:] = [counting, *(callback for callback in trainer.callbacks if callback not in ours)]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
 
 
@@ -153,7 +155,7 @@ class _CallbackSchedulers(CountingSchedulers):
     def state_dict(self) -> StateDict:
         """The states of all schedulers, and the counts of a batch that is not complete."""
         self.counting.add_pending()
-        return super().state_dict()
+        return super().state_dict() | {"counts": plain_counts(self.counting.counts)}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
@@ -161,20 +163,37 @@ class _CallbackSchedulers(CountingSchedulers):
             for state in state_dict.get("schedulers", []):
                 self.clock._set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
         super().load_state_dict(state_dict)
+        if state_dict.get("counts") is not None:  # of two optimizers, maybe only the first has saved them
+            self.counting.counts = state_dict["counts"]
 
 
 class _CountingCallback(Callback):
-    """Counts batches, follows the Trainer's epochs, and runs the validations of a fit on averages."""
+    """Counts batches, follows the Trainer's epochs, and runs the validations of a fit on averages.
+
+    A fit has these events, in this order:
+
+        configure_optimizers    `schedule` makes the clock, the schedulers, and one callback for all of them
+        a checkpoint is loaded  the schedulers, the clock and the counts of a batch that was not complete continue
+        on_train_start          check how Lightning steps the schedulers; without a state, begin at its position
+        on_train_batch_start    keep the microbatch; in the first of an epoch, set the clock to Lightning's position
+        optimizer.step()
+        scheduler.step()        count the microbatch, tick the clock, and write the values of the next batch; not while
+                                gradients accumulate
+        on_train_batch_end      count the microbatch, if it has not been counted; end the run
+        on_validation_start     the model gets the average of its weights, and at the end its weights again
+        on_train_epoch_end      count an epoch that has not been counted
+        on_train_end            warn if the schedules have not ended
+    """
 
     def __init__(self, trainer: Trainer, module: LightningModule, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
         self.clock = _make_clock(trainer, module, options)
         self.manual = not module.automatic_optimization
-        accumulates = any(isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks)
-        self.epochs_vary = accumulates or trainer.reload_dataloaders_every_n_epochs > 0
-        self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.epochs_vary = _changes_accumulation(trainer) or trainer.reload_dataloaders_every_n_epochs > 0
+        self.schedulers: list[_CallbackSchedulers] = []  # of each optimizer
         self.evaluated: list[_CallbackSchedulers] = []  # those whose average is evaluated
         self.swapped = ExitStack()  # closing it restores the weights
+        self.counts: Counts | None = None  # of the microbatches since the last batch; None if there are none
         self.pending: object = None  # a microbatch that has begun, and was not added to the counts yet
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
         self._continue_earlier_fit()
@@ -227,7 +246,7 @@ class _CountingCallback(Callback):
             self.count_batch()  # the batch in which a checkpoint was saved
         if batch_idx == 0 or self.resumed:  # earlier, Lightning does not know its position in the epoch
             self._follow_epoch(batch_idx)
-        is_first = self.schedulers[0].counts is None  # microbatch of its batch
+        is_first = self.counts is None  # microbatch of its batch
         self.pending = batch
         # Lightning's own LearningRateMonitor asks the same private attribute. No public one says when the Trainer logs.
         if self.options.log and is_first and trainer._logger_connector.should_update_logs:
@@ -242,13 +261,14 @@ class _CountingCallback(Callback):
         """Add the counts of the microbatch that `training_step` got, if they were not added yet."""
         batch, self.pending = self.pending, None
         if batch is not None and not self.is_batch_refused():
-            self.schedulers[0].add_microbatch(batch, self.options.count or count_tensors)
+            self.counts = add_microbatch(self.counts, self.options.count or count_tensors, batch)
 
     def count_batch(self) -> None:
         """Count the batch that was trained since the last count, if there is one."""
         self.add_pending()
-        if self.schedulers[0].counts is not None:
-            self.schedulers[0].tick(self.schedulers[0].counts)
+        if self.counts is not None:
+            self.schedulers[0].tick(self.counts)
+            self.counts = None
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
         """Add a microbatch. In manual optimization, count a batch even if no scheduler was stepped."""
@@ -346,13 +366,7 @@ def _batches_per_epoch(trainer: Trainer) -> int | None:
 
 def _total_steps(trainer: Trainer, module: LightningModule) -> int:
     """The Trainer's own length, in steps of the optimizer. Raises `ValueError` if it is not known."""
-    steps, microbatches, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
-    for callback in trainer.callbacks:
-        if isinstance(callback, GradientAccumulationScheduler) and microbatches < math.inf and epochs > 0:
-            # The Trainer estimates without this callback.
-            accumulations = map(callback.get_accumulate_grad_batches, range(epochs))
-            steps = sum(math.ceil(microbatches / accumulation) for accumulation in accumulations)
-            steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+    steps, epochs = trainer.estimated_stepping_batches, trainer.max_epochs
     if not 0 < steps < math.inf:
         raise ValueError(f"max_duration=None: the Trainer trains {steps} steps, without an end. {_PASS_LENGTH}")
     if not module.automatic_optimization and trainer.max_steps != -1:
@@ -360,11 +374,18 @@ def _total_steps(trainer: Trainer, module: LightningModule) -> int:
             f"max_duration=None: max_steps={trainer.max_steps} counts the steps of all optimizers, and a batch is a "
             f"call of training_step. {_PASS_LENGTH}"
         )
-    if 0 < trainer.reload_dataloaders_every_n_epochs < epochs:
+    reloads = 0 < trainer.reload_dataloaders_every_n_epochs < epochs
+    if reloads or (epochs > 0 and _changes_accumulation(trainer)):
         raise ValueError(
-            f"max_duration=None: the Trainer reloads its data loader, whose length may change. {_PASS_LENGTH}"
+            f"max_duration=None: the Trainer reloads its data loader or has a GradientAccumulationScheduler, so its "
+            f"epochs may differ in length. {_PASS_LENGTH}"
         )
     return int(steps)
+
+
+def _changes_accumulation(trainer: Trainer) -> bool:
+    """Whether the number of microbatches in a batch changes between epochs."""
+    return any(isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks)
 
 
 def count_tensors(batch: object) -> dict[str, int]:

@@ -52,6 +52,14 @@ class _OptimizerSchedulers(Schedulers):
         return [float(learning_rate) for learning_rate in learning_rates]
 
 
+# A run has these events, in this order:
+#
+#     Config.build            make the clock, and the schedulers of each optimizer
+#     load_state_dict         continue from a checkpoint
+#     get_metrics             the values that the batch runs with, for the logs of torchtitan
+#     optimizers.step()
+#     step                    tick the clock, and write the values of the next batch
+#     state_dict              save, at any time
 class Schedules(LRSchedulersContainer):
     """torchtitan's container of schedulers, for schedules of any hyperparameter in the parameter groups.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from timesched.binding.bound import OnChange
 from timesched.run.clock import Clock
 from timesched.run.horizon import ConversionFactor
 from timesched.run.rank_counts import has_several_ranks
+from timesched.run.saved_clock import epochs_after
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
@@ -32,9 +33,11 @@ from .common import (
     Binding,
     CountFunction,
     CountingSchedulers,
+    Counts,
     Entry,
     MakeAverage,
     RunOptions,
+    add_microbatch,
     check_average,
     make_average,
     make_bindings,
@@ -120,22 +123,18 @@ def schedule(
         average=average,
     )
     counting = _CountingCallback(trainer, options)
-    # These methods are made to be replaced, and no callback serves as well.
-    # No event comes between the making of the optimizer and the load of the scheduler's state.
-    trainer.create_scheduler = counting.create_scheduler
-    # An event gets the data loader only after that load, which reads the length of its epochs.
     trainer.get_train_dataloader = partial(counting.get_train_dataloader, trainer.get_train_dataloader)
-    # An event of a callback comes too late for the callbacks before it, and for the `log` of a subclass.
-    trainer.log = partial(counting.log, trainer.log)
-    if count is not None:  # no event gets the batch
-        trainer.get_batch_samples = partial(counting.get_batch_samples, trainer.get_batch_samples)
-    if evaluate_averaged:  # no event comes before an evaluation
+    trainer.create_scheduler = counting.create_scheduler
+    if count is not None:
+        trainer.get_batch_samples = partial(counting.get_batch_samples, trainer.get_batch_samples, count)
+    if evaluate_averaged:
         trainer.evaluate = partial(counting.evaluate, trainer.evaluate)
-    trainer.add_callback(counting)
+    # It is the first callback, since the others write the logs, and ask the clock.
+    trainer.callback_handler.callbacks.insert(0, counting)
 
 
 def _check_trainer(trainer: Trainer) -> None:
-    """Raise `ValueError` for a Trainer that has a scheduler already, or does not step its scheduler."""
+    """Raise `ValueError` for a Trainer that has a scheduler already, or if DeepSpeed makes or steps the scheduler."""
     if any(isinstance(callback, _CountingCallback) for callback in trainer.callback_handler.callbacks):
         raise ValueError(
             "schedule.trainer: the Trainer has schedules already. Call schedule() once, with all entries, before "
@@ -149,14 +148,8 @@ def _check_trainer(trainer: Trainer) -> None:
             f"Trainer(optimizers=(optimizer, None))."
         )
     plugin = _deepspeed_plugin(trainer)
-    if plugin is not None:
-        _check_deepspeed_config(plugin.deepspeed_config)
-
-
-def _check_deepspeed_config(config: Mapping[str, object]) -> None:
-    """Raise `ValueError` if DeepSpeed makes the scheduler or the optimizer, and steps them itself."""
     for name in ("scheduler", "optimizer"):
-        if name in config:
+        if plugin is not None and name in plugin.deepspeed_config:
             raise ValueError(
                 f"schedule.trainer: the DeepSpeed config has {name!r}, so DeepSpeed makes it, and steps the scheduler "
                 f"itself. Delete {name!r} from the config, or follow docs/trainers/deepspeed.md."
@@ -172,11 +165,10 @@ def _warn_of_arguments(args: TrainingArguments, evaluate_averaged: bool) -> None
             stacklevel=3,
         )
     defaults = {"lr_scheduler_type": "linear", "warmup_steps": 0}
-    ignored = [name for name, default in defaults.items() if getattr(args, name) != default]
+    ignored = [f"{name}={getattr(args, name)!r}" for name in defaults if getattr(args, name) != defaults[name]]
     if ignored:
-        shown = ", ".join(f"{name}={getattr(args, name)!r}" for name in ignored)
         warnings.warn(
-            f"TrainingArguments: {shown} has no effect on the schedules of schedule(). Leave it out.",
+            f"TrainingArguments: {', '.join(ignored)} has no effect on the schedules of schedule(). Leave it out.",
             stacklevel=3,
         )
 
@@ -193,15 +185,25 @@ def _unwrap(optimizer: Any) -> Any:
     return optimizer
 
 
-def _check_zero(stage: int, optimizer: Optimizer, average: MakeAverage | None) -> None:
-    """Raise `ValueError` for what ZeRO 1 to 3 would break silently: it steps flat parameters, group by group."""
-    if hasattr(optimizer, "preinitialize"):
+def _check_optimizer(optimizer: Optimizer, trainer: Trainer, average: MakeAverage | None) -> None:
+    """Raise `ValueError` for an optimizer that no schedule reaches, and for what ZeRO 1 to 3 would break silently.
+
+    ZeRO steps flat parameters, group by group.
+    """
+    if isinstance(optimizer, LayerWiseDummyOptimizer):
+        raise ValueError(
+            f"TrainingArguments.optim={str(trainer.args.optim.value)!r}: the Trainer has an optimizer for each layer, "
+            f"which no schedule reaches. Use an optimizer of all layers, such as optim='galore_adamw'."
+        )
+    plugin = _deepspeed_plugin(trainer)
+    stage = 0 if plugin is None else plugin.zero_stage
+    if stage > 0 and hasattr(optimizer, "preinitialize"):
         raise ValueError(
             f"Trainer.optimizer: ZeRO {stage} of DeepSpeed steps the parameter groups one by one, and "
             f"{type(optimizer).__name__} of optim would drop the state of the others. Use an optimizer of torch, or "
             f"ZeRO 0."
         )
-    if average is not None:
+    if stage > 0 and average is not None:
         raise ValueError(
             f"schedule.average: ZeRO {stage} of DeepSpeed flattens and divides the parameters, which the average would "
             f"read. Leave it out, or use ZeRO 0."
@@ -209,7 +211,25 @@ def _check_zero(stage: int, optimizer: Optimizer, average: MakeAverage | None) -
 
 
 class _CountingCallback(TrainerCallback):
-    """Makes the clock and the schedulers of a Trainer, and counts its batches."""
+    """Makes the clock and the schedulers of a Trainer, and counts its batches.
+
+    A run has these events, in this order. A method with a star replaces a method of the Trainer, since no event of a
+    callback serves; it gets the Trainer's own method as `own`.
+
+        get_train_dataloader *  keep the data loader, which an event gets only after the scheduler is loaded
+        create_scheduler *      make the clock, with the epochs of this loader, and the schedulers
+        a checkpoint is loaded  the schedulers and the clock continue
+        on_train_begin          without a state, set the clock to the Trainer's position
+        get_batch_samples *     count the microbatches of a batch by a function of the user: no event gets a batch
+        optimizer.step()
+        on_optimizer_step       tick the clock
+        scheduler.step()        write the values of the next batch; not if a gradient scaler skipped the optimizer
+        on_step_end             write them in any case, and end the run
+        on_log                  log the values that the batch ran with
+        evaluate *              evaluate the average: no event comes before an evaluation
+        on_epoch_end            end an epoch that a callback has ended early
+        on_train_end            warn if the schedules have not ended
+    """
 
     def __init__(self, trainer: Trainer, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
@@ -218,17 +238,12 @@ class _CountingCallback(TrainerCallback):
         self.epoch: Epoch  # of this loader
         self.schedulers: _TrainerSchedulers
         self.tokens: int  # that the Trainer has counted
+        self.user_counts: Counts = {}  # of the present batch, by the function `count`
         self.last_values: dict[str, float] = {}  # with which the last batch ran
 
-    # The methods that replace methods of the Trainer. The first argument of all but one is the Trainer's own method.
-
-    def log(self, log: _Method, logs: dict[str, float], *arguments: object, **keywords: object) -> None:
-        """Log as the Trainer does, with all scheduled values where it logs the learning rate."""
-        log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
-
-    def get_train_dataloader(self, get_train_dataloader: _Method, *arguments: object, **keywords: object) -> Any:
+    def get_train_dataloader(self, own: _Method, *arguments: object, **keywords: object) -> Any:
         """Return the Trainer's data loader, and keep it. Raises `ValueError` if its batches grow."""
-        self.loader = get_train_dataloader(*arguments, **keywords)
+        self.loader = own(*arguments, **keywords)
         if find_sampler(self.loader) is not None:
             raise ValueError(
                 "Trainer.get_train_dataloader: the loader has a BatchSizeSampler, and the Trainer computes its epochs "
@@ -236,31 +251,10 @@ class _CountingCallback(TrainerCallback):
             )
         return self.loader
 
-    def get_batch_samples(self, get_batch_samples: _Method, *arguments: object, **keywords: object) -> tuple[Any, ...]:
-        """Return the microbatches of a batch, and count them by the user's function."""
-        assert self.options.count is not None  # otherwise the Trainer keeps its own method
-        microbatches, *rest = get_batch_samples(*arguments, **keywords)
-        for microbatch in microbatches:
-            self.schedulers.add_microbatch(microbatch, self.options.count)
-        return microbatches, *rest
-
-    def evaluate(self, evaluate: _Method, *arguments: object, **keywords: object) -> object:
-        """Evaluate the average in place of the weights, once the first training has made it."""
-        schedulers = self.trainer.lr_scheduler
-        with nullcontext() if schedulers is None else schedulers.averaged(self.trainer.model):
-            return evaluate(*arguments, **keywords)
-
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
         optimizer = _unwrap(self.trainer.optimizer if optimizer is None else optimizer)
-        plugin = _deepspeed_plugin(self.trainer)
-        if plugin is not None and plugin.zero_stage > 0:
-            _check_zero(plugin.zero_stage, optimizer, self.options.average)
-        if isinstance(optimizer, LayerWiseDummyOptimizer):
-            raise ValueError(
-                f"TrainingArguments.optim={str(self.trainer.args.optim.value)!r}: the Trainer has an optimizer for "
-                f"each layer, which no schedule reaches. Use an optimizer of all layers, such as optim='galore_adamw'."
-            )
+        _check_optimizer(optimizer, self.trainer, self.options.average)
         self.epoch = measure_epoch(self.loader, self.trainer)
         clock = self._make_clock(num_training_steps)
         options = self.options
@@ -318,25 +312,28 @@ class _CountingCallback(TrainerCallback):
         for warning in self.schedulers.load_warnings if state.is_world_process_zero else ():
             warnings.warn(warning.message, warning.category, stacklevel=2)
 
+    def get_batch_samples(
+        self, own: _Method, count: CountFunction, *arguments: Any, **keywords: Any
+    ) -> tuple[Any, ...]:
+        """Return the microbatches of a batch, and count them by the user's function."""
+        microbatches, *rest = own(*arguments, **keywords)
+        self.user_counts = {}
+        for microbatch in microbatches:
+            self.user_counts = add_microbatch(self.user_counts, count, microbatch)
+        return microbatches, *rest
+
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Count a batch, between the step of the optimizer and the step of the scheduler."""
         schedulers, clock = self.schedulers, self.schedulers.clock
         self.last_values = schedulers.named_values() if self.options.log else {}
-        user_counts = dict(schedulers.counts or {})  # by the function `count`
         batch_in_epoch = clock.timestamp.batch_in_epoch.value
         counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
-        if args.include_num_input_tokens_seen != "no":
+        if args.include_num_input_tokens_seen != "no" and state.num_input_tokens_seen > 0:
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
-            reads_tokens = TimeUnit.TOKEN in schedulers.units and "tokens" not in user_counts
-            if reads_tokens and counts["tokens"] == 0 and clock.timestamp.token == 0:
-                raise ValueError(
-                    "tokens: the Trainer found none in this batch. It counts the input that the model's "
-                    "main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
-                )
         if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
             counts = dict.fromkeys(counts, 0)
-        schedulers.tick(counts | user_counts)
+        schedulers.tick({**counts, **self.user_counts})
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
@@ -346,6 +343,20 @@ class _CountingCallback(TrainerCallback):
             end = copy.copy(state)
             end.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, end, control)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: object, logs: dict[str, float], **_: object
+    ) -> None:
+        """Add all scheduled values where the Trainer logs the learning rate, for later callbacks and the history."""
+        if "learning_rate" in logs:
+            logs.update(self.last_values)
+            state.log_history[-1].update(self.last_values)
+
+    def evaluate(self, own: _Method, *arguments: object, **keywords: object) -> object:
+        """Evaluate the average in place of the weights, once the first training has made it."""
+        schedulers = self.trainer.lr_scheduler
+        with nullcontext() if schedulers is None else schedulers.averaged(self.trainer.model):
+            return own(*arguments, **keywords)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """End the clock's epoch, too, if a callback has ended the Trainer's epoch early."""
@@ -366,7 +377,7 @@ class _TrainerClock(Clock):
 
     def epoch_after(self, batches: int) -> dict[str, int]:
         """The Trainer's epoch, and its position in the data loader, when it resumes after `batches`."""
-        epochs = self._epochs_after(batches)
+        epochs = epochs_after(batches, self.horizon)
         return epochs if self.skips_data else epochs | {"batch_in_epoch": 0}
 
     def _rank_local_units(self) -> set[TimeUnit]:
@@ -381,7 +392,10 @@ class _TrainerClock(Clock):
 class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
-    fix = "Pass schedule(..., count=), a function that returns {{'{}': ...}}."
+    fix = (
+        "Pass schedule(..., count=), a function that returns {{'{}': ...}}. If the Trainer should count, check the "
+        "main_input_name of its model."
+    )
     clock: _TrainerClock
     load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
 

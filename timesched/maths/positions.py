@@ -1,4 +1,4 @@
-"""Positions on a counter: points, the spans between them, periods, and the switch from one function to another.
+"""Positions on a counter: points, the spans between them, periods, and stages: one function after another.
 
 Each of them receives the tuple of counts that a schedule reads, and uses the count at its own `index`. A count can be
 an int or a Fraction, which is computed exactly and rounded once. It can also be a float or a tensor: one formula
@@ -195,35 +195,25 @@ class Milestones:
         return total
 
 
-def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
-    """One function of the counts before a mark, and another function at the mark and after it."""
-    if mark.count == 0:
-        return after
-
-    def value(counts: Counts) -> Value:
-        is_reached = mark.reached(counts)
-        if type(is_reached) is bool:
-            return after(counts) if is_reached else before(counts)
-        return ops.where(is_reached, after(counts), before(counts))
-
-    return value
-
-
 def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     """One function after another, each starting at its mark: of the marks that are reached, the last one counts.
 
     The marks of one counter must not decrease. If all marks are of one counter, the stage of a number is found by
     bisection. Otherwise, and for tensors, the marks are asked one after the other.
     """
+    if marks and marks[0].count == 0:
+        marks, functions = marks[1:], functions[1:]
     if not marks:
         return functions[0]
     index = marks[0].index
     has_one_counter = all(mark.index == index for mark in marks)
-    passed = Points([mark.count for mark in marks]).passed if has_one_counter else None
+    firsts, passed = [mark.first for mark in marks], Points([mark.count for mark in marks]).passed
 
     def value(counts: Counts) -> Value:
         count = counts[index]
-        if passed is not None and (type(count) is int or not isinstance(count, Tensor)):  # an int is tested fast
+        if has_one_counter and type(count) is int:  # the case of a training loop
+            return functions[bisect_right(firsts, count)](counts)
+        if has_one_counter and not isinstance(count, Tensor):
             return functions[passed(count)](counts)
         are_reached = [mark.reached(counts) for mark in marks]
         if all(type(is_reached) is bool for is_reached in are_reached):

@@ -146,9 +146,12 @@ def piecewise(frame: Frame, points: Sequence[Point]) -> Resolved:
         marks.append(mark)
         before, value = mark, to
     functions.append(_constant(value))
-    if first.count == 0:
-        marks, functions = marks[1:], functions[1:]
-    return stages(marks, functions) if marks else functions[0]
+    return stages(marks, functions)
+
+
+def with_ramp(rest: Resolved, end: Mark, start: float, peak: float, shape: Shape = WARMUPS["linear"]) -> Resolved:
+    """A ramp from `start` at 0 to `peak` at the mark `end`, then the function `rest`."""
+    return stages([end], [shape(Span(end.index, 0, end.count), start, peak), rest])
 
 
 def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark, float]:

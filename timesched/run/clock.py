@@ -5,27 +5,24 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from time import monotonic
 from typing import Any
 
 from torch import Tensor
 
-from timesched.rules import read_positive
 from timesched.run import events
 from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
 from timesched.run.listeners import Listeners
 from timesched.run.rank_counts import check_initialized, has_several_ranks, read_count, sum_over_ranks
-from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of
+from timesched.run.saved_clock import COUNTED_UNITS, complete_counts, make_state, read_explicit_units, read_timestamp
+from timesched.time.timestamp import MICROSECOND, Timestamp, counts_of
 from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict
 
 _SAMPLE, _TOKEN = TimeUnit.SAMPLE, TimeUnit.TOKEN  # members of an Enum are slow to look up in every call
-_COUNTED_UNITS = {"samples": _SAMPLE, "tokens": _TOKEN}  # by the arguments of tick()
 _KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "_explicit_units")  # in copies and pickles
 TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_to_step")  # what a tick changes
-_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Clock:
@@ -85,7 +82,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"Clock.batches_per_epoch={batches_per_epoch!r}: it is not a whole number. Pass an int.")
         self.timestamp = Timestamp()
-        self._last_move = self.timestamp, self.timestamp
+        self._last_move = self.timestamp, self.timestamp  # where the last tick or the like began and ended, for events
         check_initialized(process_group)
         self.process_group = process_group
         self.stop_at = stop_at
@@ -117,7 +114,7 @@ class Clock:
 
     @stop_at.setter
     def stop_at(self, time: Time | str | None) -> None:
-        self._stop = None if time is None else self._place(time, "stop_at")
+        self._stop = None if time is None else self._read_position(time, "stop_at")
         self._stop_time = None if time is None else Time.from_input(time)
 
     @property
@@ -161,9 +158,14 @@ class Clock:
         length = self.horizon.conversion_factors.batches_per_epoch
         self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
 
-    def _advance(self, timestamp: Timestamp, now: float) -> None:
-        """Move on to the timestamp after a batch or an epoch, which ended now."""
+    def _move_to(self, timestamp: Timestamp) -> None:
+        """Move on to a timestamp. The move begins where the last move ended, also if `_set_epochs` came in between."""
         self._last_move = self._last_move[1], timestamp
+        self.timestamp = timestamp
+
+    def _advance(self, timestamp: Timestamp, now: float) -> None:
+        """Move on to the timestamp after a batch or an epoch, which ended now: `_move_to`, and what only ticks do."""
+        self._last_move = self._last_move[1], timestamp  # not by a call of `_move_to`, to be fast
         self.timestamp = timestamp
         self._last_tick_time = now
         self._ticks_to_step -= 1
@@ -188,7 +190,7 @@ class Clock:
         if value is not None:
             return read_count(name, value)
         if factor is None or multiplied is None:
-            unit = _COUNTED_UNITS[name]
+            unit = COUNTED_UNITS[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
                     f"Clock.tick.{name}=None: a run of {self.max_duration} needs the {name} of each batch. Pass "
@@ -208,7 +210,7 @@ class Clock:
             now = monotonic()
             elapsed = round((now - self._last_tick_time) * 1e6)
             _, _, microseconds = sum_over_ranks(self.process_group, None, None, None, elapsed)
-            self._advance(self.timestamp.to_next_epoch(microseconds * _MICROSECOND), now)
+            self._advance(self.timestamp.to_next_epoch(microseconds * MICROSECOND), now)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
             self.tick()
@@ -249,7 +251,7 @@ class Clock:
         ...         print(clock.timestamp.batch)
         6ba
         """
-        count, counter = self._place(time, "passed.time")
+        count, counter = self._read_position(time, "passed.time")
         self._check_counts(unit_of(counter))
         return events.has_reached(self._last_move, count, counter)
 
@@ -275,7 +277,7 @@ class Clock:
         ...         print(clock.timestamp.sample)
         768sp
         """
-        count, counter = self._place(time, "before.time")
+        count, counter = self._read_position(time, "before.time")
         self._check_counts(unit_of(counter))
         try:
             return events.has_become_last_before(self._last_move, count, counter, self.horizon)
@@ -300,26 +302,21 @@ class Clock:
         ...         print(clock.timestamp.sample, end=" ")
         32sp 64sp
         """
-        length, counter = self._place(period, "every.period")
+        length, counter = self._read_position(period, "every.period")
         if length == 0:
             raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
         first: Exact = 0
         if start is not None:
-            first = self.horizon.change(*self._place(start, "every.start"), counter)
+            first = self.horizon.change(*self._read_position(start, "every.start"), counter)
         self._check_counts(unit_of(counter))
         return events.has_completed_period(self._last_move, length, counter, first)
 
-    def _place(self, time: Time | str, name: str) -> Position:
+    def _read_position(self, time: Time | str, name: str) -> Position:
         """The position of a time of an argument. Raises `TimeError` if it is below 0."""
         read = Time.from_input(time)
         if read.exact < 0:
             raise TimeError(f"Clock.{name}={str(time)!r}: a run begins at 0. Pass a time of 0 or more.")
         return self.horizon.place(read, scale=False)
-
-    def _move_to(self, timestamp: Timestamp) -> None:
-        """Move on to a timestamp. The new move begins where the last move ended."""
-        self.timestamp = timestamp
-        self._last_move = self._last_move[1], timestamp
 
     def _check_counts(self, unit: TimeUnit) -> None:
         """Raise `ValueError` if the counts of a unit may differ between ranks, or if the batches so far had none."""
@@ -344,12 +341,7 @@ class Clock:
         If all counts of samples or tokens that `tick` was given are 0, `samples_counted` or `tokens_counted` is 1. The
         state loads with `torch.load(weights_only=True)`.
         """
-        state = self.timestamp.state_dict()
-        state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
-        for name, unit in _COUNTED_UNITS.items():
-            if unit in self._explicit_units and self.timestamp.get(unit) == 0:
-                state[f"{name}_counted"] = 1
-        return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
+        return make_state(self.timestamp, self._explicit_units, self.dataloader_len)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that moment into their groups.
@@ -370,14 +362,12 @@ class Clock:
         A count of 0 samples or tokens after batch 0 follows from the conversion factors, unless its unit is one of
         `explicit_units`.
         """
-        timestamp = self._complete(timestamp, explicit_units)
+        timestamp = complete_counts(timestamp, explicit_units, self.horizon)
         timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
-        self._change(timestamp=timestamp, _explicit_units=explicit_units)
+        self._set_and_refresh(timestamp=timestamp, _explicit_units=explicit_units)
         self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = monotonic()
         self._expect_step()
-        for listener in list(self._listeners):
-            listener.clock_has_jumped()
 
     def _set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
@@ -387,51 +377,12 @@ class Clock:
         last tick.
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
-            self._change(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
+            self._set_and_refresh(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
+            self.stop_at = self._stop_time  # on the new horizon
 
     def _read_state(self, state: StateDict) -> Timestamp:
-        """The timestamp of a clock's state, with its batch in the epoch as an exact fraction of this clock's epochs.
-
-        Samples and tokens that nobody counted follow from the conversion factors of this clock. Raises `KeyError` or
-        `TimeError` for the state of another object.
-        """
-        loaded = Timestamp()
-        if isinstance(state, Mapping):
-            if "last_epoch" in state:
-                raise KeyError(
-                    "Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here."
-                )
-            micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
-            state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
-        loaded.load_state_dict(state)
-        loaded = self._complete(loaded, read_explicit_units(state))
-        saved_length, length = state.get("batches_per_epoch"), self.dataloader_len
-        if length is None or saved_length == length:
-            return loaded
-        if saved_length is None:
-            uncounted = loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
-            return loaded.copy(**self._epochs_after(loaded.batch.value)) if uncounted else loaded
-        factor: Any = Fraction(length, read_positive("batches_per_epoch", saved_length))
-        return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
-
-    def _epochs_after(self, batches: int) -> dict[str, Any]:
-        """The fields `epoch` and `batch_in_epoch` of a timestamp after full batches from the start of the run."""
-        epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
-        return {"epoch": epoch, "batch_in_epoch": batch_in_epoch}
-
-    def _complete(self, timestamp: Timestamp, explicit_units: frozenset[TimeUnit]) -> Timestamp:
-        """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them."""
-        known: tuple[Exact, TimeUnit] = timestamp.batch.value, TimeUnit.BATCH  # it gives the next count
-        for unit in _COUNTED_UNITS.values():
-            count: Exact = timestamp.get(unit).value
-            if count == 0 and unit not in explicit_units:
-                try:
-                    count = int(self.horizon.change(*known, unit))
-                except ValueError:  # no conversion factor links them
-                    continue
-                timestamp = timestamp.copy(**{unit.name.lower(): count})
-            known = count, unit
-        return timestamp
+        """The timestamp of a saved state on this run: see `read_timestamp`."""
+        return read_timestamp(state, self.horizon)
 
     def extend(self, max_duration: Time | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
@@ -475,17 +426,16 @@ class Clock:
 
     def _replace_horizon(self, horizon: Horizon) -> None:
         """Set a horizon of another length. Warns where that moves an unfinished warmup, or undoes a decay."""
-        phases = [(listener, listener.current_phase()) for listener in list(self._listeners)]
-        before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
-        self._change(horizon=horizon)
-        for listener, phase, values in before:
-            listener.warn_of_jump(phase, values)
+        checks = [listener.expect_new_length() for listener in list(self._listeners)]
+        self._set_and_refresh(horizon=horizon)
+        for warn_of_jump in checks:
+            warn_of_jump()
 
-    def _change(self, **changes: object) -> None:
-        """Change attributes and refresh all listeners. If a listener raises, nothing is changed."""
-        before = {name: getattr(self, name) for name in changes}
-        set_attributes(self, changes)
-        self._listeners.refresh(undo=lambda: set_attributes(self, before))
+    def _set_and_refresh(self, **attributes: object) -> None:
+        """Set attributes, and let all listeners write their values. If a listener raises, nothing is changed."""
+        old = {name: getattr(self, name) for name in attributes}
+        set_attributes(self, attributes)
+        self._listeners.refresh(undo=lambda: set_attributes(self, old))
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
         return {name: getattr(self, name) for name in _KEPT}
@@ -514,8 +464,3 @@ def set_attributes(clock: Clock, values: Mapping[str, object]) -> None:
     """Set attributes one by one. A clock whose `__dict__` was used would tick more slowly from then on."""
     for name, value in values.items():
         setattr(clock, name, value)
-
-
-def read_explicit_units(state: StateDict) -> frozenset[TimeUnit]:
-    """The units of which a clock's state says that 0 was counted."""
-    return frozenset(unit for name, unit in _COUNTED_UNITS.items() if state.get(f"{name}_counted"))

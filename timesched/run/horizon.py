@@ -21,6 +21,7 @@ Position = tuple[Exact, Counter]  # of a run: a count from its start
 # The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
 _UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
+_WHOLE_RUN = Time(1, TimeUnit.DURATION)
 # The conversion factor that gives a count if nobody counts it.
 FACTOR_BY_UNIT = {TimeUnit.SAMPLE: "samples_per_batch", TimeUnit.TOKEN: "tokens_per_sample"}
 
@@ -336,12 +337,10 @@ class Horizon:
         time, unit = Time.from_input(time), TimeUnit(unit)
         if time.unit is unit:
             return Time(time.exact, unit)
-        if unit is TimeUnit.DURATION and self._end is None:
-            raise ValueError(f"{time} cannot be converted to dur without the length of the run. Set max_duration.")
         count, counter = self.place(time, scale=False)
         if unit is not TimeUnit.DURATION:
             return Time(self.change(count, counter, unit), unit)
-        length, end_counter = self.place("1dur")
+        length, end_counter = self.place(_WHOLE_RUN)
         return Time(Fraction(self.change(count, counter, end_counter)) / length, unit)
 
     def add(self, one: Time, other: Time) -> Time:
@@ -355,7 +354,7 @@ class Horizon:
         if one.unit is other.unit:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):
-            divisor, counter = self.place("1dur")
+            divisor, counter = self.place(_WHOLE_RUN)
             unit, sum_unit = unit_of(counter), TimeUnit.DURATION
         else:
             divisor = self._ratio  # which does not stretch a fraction of the run
@@ -369,11 +368,7 @@ class Horizon:
         A run in epochs is measured by its epochs, and by the batches of the present epoch if the length of an epoch is
         known. Raises `ValueError` when the length of the run is not known.
         """
-        if self._end is None:
-            raise ValueError(
-                "The fraction that is done needs the length of the run, which is not known. Set max_duration."
-            )
-        end, counter = self._end
+        end, counter = self.place(_WHOLE_RUN)
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time | str) -> bool:
@@ -476,9 +471,3 @@ def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool 
     if time.exact < 0 or (time.exact == 0 and not allows_zero):
         raise ValueError(f"max_duration={value!r}: it is not above 0. Pass a length above 0.")
     return time
-
-
-def _convert_time(time: Time | str, state: State, ssr: float = 1.0) -> Time:
-    """The count at which a time is reached on a run. Composer's tests and some of its users import this name."""
-    count, counter = Horizon.of(state, ssr).place(time)
-    return Time._make(count, unit_of(counter))

@@ -11,7 +11,12 @@ from timesched.time.value import Time
 
 
 class Listeners(WeakSet[Any]):
-    """The schedulers that follow a clock, for as long as they live."""
+    """The schedulers that follow a clock, for as long as they live.
+
+    A clock calls three methods of a scheduler. `refresh()` writes its value after each change that is not a tick.
+    `expect_new_length()` comes before a new length of the run, and returns a function that is called after it.
+    `was_never_stepped()` says whether its loop seems to have forgotten it.
+    """
 
     def refresh(self, undo: Callable[[], None]) -> None:
         """Let all schedulers write their values after a change of the clock.

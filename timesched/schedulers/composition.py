@@ -8,7 +8,7 @@ from typing import Any
 
 from timesched.fields import choice, flag, number, time, times
 from timesched.maths import shapes
-from timesched.maths.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
+from timesched.maths.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages
 from timesched.run.horizon import Horizon
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors
@@ -180,8 +180,7 @@ class WarmupScheduler(Schedule):
         end = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
         with name_in_errors(self):
             peak = frame.value_at(end, self.schedule.resolve)
-        ramp = shapes.WARMUPS[self.warmup](frame.span(self.t_warmup, self.scale_warmup), self.alpha_s, peak)
-        return switch(end, ramp, rest)
+        return shapes.with_ramp(rest, end, self.alpha_s, peak, shapes.WARMUPS[self.warmup])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from timesched.fields import choice, flag, number, time
 from timesched.maths import shapes
 from timesched.maths.curves import inverse_root_decay, power_law, rex
 from timesched.maths.ops import Value
-from timesched.maths.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
+from timesched.maths.positions import Counts, Frame, Resolved, Span, UnsuitableRun, stages
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text
@@ -188,11 +188,10 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         def root(counts: Counts) -> Value:
             return inverse_root_decay(done(counts, False), floor)
 
-        ramp = shapes.linear(frame.span(self.t_warmup, False).done, 0.0, 1.0)
         top = inverse_root_decay(float(Fraction(begin - first) / scale), floor)  # where the cooldown begins
         last = self.alpha_f_cooldown if cooldown else top
         down = shapes.linear(Span(end.index, begin, cooldown).done, top, last)
-        return switch(fall, switch(warm, ramp, root), down)
+        return stages([fall], [shapes.with_ramp(root, warm, 0.0, 1.0), down])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

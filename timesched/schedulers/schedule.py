@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from timesched.hints import check_argument_names
+from timesched.hints import InitSignature, check_argument_names
 from timesched.maths.positions import Frame, Mark, Resolved, resolve_in_unit
 from timesched.run.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
 from timesched.time.timestamp import Timestamp, counts_of
@@ -81,6 +82,9 @@ class Schedule:
     relative: bool = True  # whether `bind` multiplies the initial value by the result, or writes the result itself
     # The last request of an instance, which sets its own attribute, and the resolution.
     _last_resolution: ClassVar[tuple[tuple[object, ...], Resolution | None]] = ((), None)
+
+    if sys.version_info < (3, 11):
+        __signature__ = InitSignature()
 
     def __new__(cls, /, *_: object, **arguments: object) -> Self:
         check_argument_names(cls, arguments)  # so that the error has a hint
@@ -300,18 +304,15 @@ ScheduleLike = Schedule | Callable[..., float]  # a function takes (state) or (s
 def pass_ratio(function: Callable[..., Any], ratio: float) -> tuple[list[float], dict[str, float]]:
     """The positional and the keyword arguments that pass the ratio to a schedule, next to the state.
 
-    The ratio goes to a parameter named `ssr`, to a second parameter without a default, and to `*args`. Both results are
-    empty for a function of the state alone, which may have other parameters with defaults.
+    The ratio goes to a parameter named `ssr`, or to a second parameter without a default. Both results are empty for a
+    function of the state alone, which may have other parameters with defaults.
     """
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.name == "ssr" and p.kind is not p.POSITIONAL_ONLY for p in parameters):
         return [], {"ssr": ratio}
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    second = positional[1] if len(positional) > 1 else next(iter(positional), None)
-    if second is None:
-        return [], {}
-    is_required = len(positional) > 1 and second.default is second.empty
-    return ([ratio] if is_required or second.kind is second.VAR_POSITIONAL else []), {}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_ratio = len(positional) > 1 and positional[1].default is inspect.Parameter.empty
+    return ([ratio] if takes_ratio else []), {}
 
 
 def _run_key(state: Any) -> tuple[object, ...]:
@@ -345,14 +346,16 @@ def _require_not_negative(count: object) -> Any:
 
 def schedule_times(value: object) -> list[Time]:
     """The times in the fields of a schedule, and of the schedules inside it."""
-    if isinstance(value, Time):
-        return [value]
+    return [item for item in items_in(value) if isinstance(item, Time)]
+
+
+def items_in(value: object) -> Iterator[object]:
+    """A value, and the values inside it at any depth: the fields of a schedule, and the items of a tuple."""
+    yield value
     if isinstance(value, Schedule):
         value = tuple(value.__getstate__().values())
-    times: list[Time] = []
     for item in value if isinstance(value, tuple) else ():
-        times += schedule_times(item)
-    return times
+        yield from items_in(item)
 
 
 def _comparison_value(value: object) -> object:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from timesched.fields import flag, number, time, times
 from timesched.maths import shapes
-from timesched.maths.positions import Frame, Mark, Resolved, Span, switch
+from timesched.maths.positions import Frame, Resolved, Span
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
@@ -53,10 +53,6 @@ class _WithWarmup(Schedule):
         """The ramp as a schedule of its own."""
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
-    def _add_warmup(self, end: Mark, rest: Resolved) -> Resolved:
-        ramp = Span(end.index, 0, end.count)
-        return switch(end, shapes.linear(ramp.done, self.alpha_s, self._peak), rest)
-
     def _main_phase(self, span: Span) -> Resolved:
         raise NotImplementedError
 
@@ -65,7 +61,7 @@ class _WithWarmup(Schedule):
             start = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             span = frame.between(start, frame.mark(self.t_max, note="end"))
         frame.check_covers_run(self.t_max, self)
-        return self._add_warmup(start, self._main_phase(span))
+        return shapes.with_ramp(self._main_phase(span), start, self.alpha_s, self._peak)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,7 +107,8 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
     def resolve(self, frame: Frame) -> Resolved:
         steps = self.step_scheduler.resolve(frame)
-        return self._add_warmup(frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), steps)
+        end = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
+        return shapes.with_ramp(steps, end, self.alpha_s, self._peak)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -34,7 +34,8 @@ def check_schedule_laws(
     checked, all by default:
 
     * 'purity': the value depends only on the moment and the run, whatever was evaluated before
-    * 'ratio': stretched by a ratio, the schedule has at time t its unstretched value at t / ratio
+    * 'ratio': stretched by a ratio, the schedule has at time t its unstretched value at t / ratio, with
+      `scale_warmup=True`; a schedule with a `t_warmup` in batches, but without `scale_warmup`, is not checked
     * 'unit': written in another unit, it has the same values
     * 'ends': the promise holds
     * 'epochs': times in epochs do not move when an epoch gets more batches

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from timesched.maths.positions import UnsuitableRun
 from timesched.run.horizon import Horizon, Position
-from timesched.schedulers.schedule import Schedule, ScheduleLike, pass_ratio, schedule_times
+from timesched.schedulers.schedule import Schedule, ScheduleLike, items_in, pass_ratio, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -92,11 +92,9 @@ def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
     # Functions compute with a float, which is exact for these ratios; a `Schedule` is exact for any.
     ratios = RATIOS | st.integers(2, 13).map(lambda n: Fraction(1, n)) if isinstance(schedule, Schedule) else RATIOS
     sigma, drawn = draw(ratios), draw(_batches(run, schedule))
-    if _has_unscaled_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
-        _check_unscaled_warmup(schedule, run, sigma, drawn)
-    schedule = _with_scaled_warmups(schedule)
-    if schedule is None:
+    if any(map(_keeps_its_warmup, items_in(schedule))):
         return
+    schedule = _rewrite(schedule, lambda name, value: name == "scale_warmup" or value)
     every = sigma.denominator  # only its multiples are stretched to whole batches
     # A mark that comes one batch late in the stretched run comes up to `every` batches late in terms of this one.
     batches = {drawn, *_nearby_batches(schedule, run.horizon(), every)}
@@ -111,84 +109,36 @@ def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
             )
 
 
-def _has_unscaled_warmup(schedule: object) -> bool:
-    warmup = getattr(schedule, "t_warmup", None)
+def _keeps_its_warmup(value: object) -> bool:
+    """Whether it is a schedule with a warmup that no ratio can stretch."""
+    warmup = getattr(value, "t_warmup", None)
     is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
-    return is_absolute and not getattr(schedule, "scale_warmup", False)
+    return is_absolute and not hasattr(value, "scale_warmup")
 
 
-def _with_scaled_warmups(schedule: object) -> Any:
-    """The schedule and its children with warmups that the ratio stretches; None if a warmup cannot be stretched."""
-    if isinstance(schedule, tuple):
-        schedules = tuple(map(_with_scaled_warmups, schedule))
-        return None if None in schedules else schedules
-    if not isinstance(schedule, Schedule):
-        return schedule
-    names = [field.name for field in dataclasses.fields(schedule)]  # type: ignore[arg-type]  # each is a dataclass
-    if _has_unscaled_warmup(schedule) and "scale_warmup" not in names:
-        return None
-    changes: dict[str, Any] = {"scale_warmup": True} if "scale_warmup" in names else {}
-    for name in ("schedule", "schedules"):
-        if name in names:
-            changes[name] = _with_scaled_warmups(getattr(schedule, name))
-            if changes[name] is None:
-                return None
-    return dataclasses.replace(schedule, **changes) if changes else schedule  # type: ignore[type-var]
-
-
-_READ_UNSCALED = (
-    "Read t_warmup with scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup."
-)
-_OVERLAP = (
-    "another phase of the schedule begins before the warmup ends. Raise timesched.maths.UnsuitableRun in resolve "
-    "for such a run, or let the phase begin later."
-)
-
-
-def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
-    """Without `scale_warmup`, the ramp is the unstretched ramp. The promise says what its end is (law 'ends')."""
-    end_of_warmup = run.horizon().place(schedule.t_warmup)
-    if run.horizon().change(*end_of_warmup, TimeUnit.BATCH) <= batch:
-        return
-    plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
-    if plain == stretched:
-        return
-    end, stretched_end = [dict(schedule.marks(run.horizon(ratio))).get("warmup") for ratio in (1, sigma)]
-    if end is None or stretched_end is None:  # the schedule does not note where its warmup ends
-        advice = f"{_READ_UNSCALED} If it is read with scale=False: {_OVERLAP}"
-    else:
-        advice = f"In this run, {_OVERLAP}" if end == stretched_end else _READ_UNSCALED
-    raise LawBroken(
-        f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
-        f"without and {stretched!r} with ratio {sigma}. {advice}"
-    )
+def _rewrite(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
+    """A copy of a schedule and its children, with `change(name, value)` in place of the value of each field."""
+    if isinstance(value, tuple):
+        return tuple(_rewrite(item, change, name) for item in value)
+    if not isinstance(value, Schedule):
+        return change(name, value)
+    names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]  # each is a dataclass
+    fields = {name: _rewrite(getattr(value, name), change, name) for name in names}
+    return dataclasses.replace(value, **fields)  # type: ignore[type-var]  # likewise
 
 
 def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
-    """Written in another unit, the schedule has the same value at every step of a run with constant conversion factors.
-
-    Under a batch-size schedule, the times stay as they are, and the position is given in another unit.
-    """
+    """Written in another unit, the schedule has the same value at every step of a run."""
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
-    if run.batch_sizes is not None:
-        return _check_same_point(schedule, run, draw)
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
 
-    def rewritten(field: object) -> object:
-        if isinstance(field, tuple):
-            return tuple(map(rewritten, field))
-        if isinstance(field, Schedule):
-            return in_unit(field)
-        return horizon.convert(field, to) if isinstance(field, Time) else field
-
-    def in_unit(schedule: Any) -> Any:
-        fields = {field.name: rewritten(getattr(schedule, field.name)) for field in dataclasses.fields(schedule)}
-        return dataclasses.replace(schedule, **fields)
+    def in_unit(name: str, value: object) -> object:
+        return horizon.convert(value, to) if isinstance(value, Time) else value
 
     try:
-        other = in_unit(schedule)
+        other = _rewrite(schedule, in_unit)
     except (TypeError, ValueError):  # the time is no whole count of that unit, or does not convert to it
         reject()
     batch = draw(_batches(run, schedule))
@@ -198,25 +148,6 @@ def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt)
             f"law 'unit': at batch {batch} of {run}, {schedule!r} has {here!r}, and written in {to.value}, "
             f"{other!r} has {there!r}."
         )
-
-
-def _check_same_point(schedule: Schedule, run: Run, draw: Draw) -> None:
-    """Under a batch-size schedule, a point of the run has one value, whatever the unit of the point.
-
-    The times of the schedule are not rewritten. Their unit says on which counter progress is measured: a straight line
-    over samples is not straight over batches.
-    """
-    batch, horizon = draw(_batches(run, schedule)), run.horizon()
-    here = evaluate(schedule, run.state(batch))
-    for to in COUNTED:
-        point = run.time(batch, to)
-        values = {"at()": schedule.at(point, horizon), "curve()": schedule.curve(horizon, to)(point.exact)}
-        for method, there in values.items():
-            if here != there:
-                raise LawBroken(
-                    f"law 'unit': {schedule!r} on {run} has {here!r} at batch {batch}, and by {method} {there!r} at "
-                    f"{point}, which is the same place."
-                )
 
 
 def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
@@ -302,23 +233,13 @@ def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseA
     if isinstance(schedule, Schedule):
         again |= {
             "from a copy": evaluate(copy.deepcopy(schedule), state),
-            "unpickled": evaluate(_pickle_and_unpickle(schedule), state),
+            "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
             "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
             "by at()": schedule.at(state.timestamp, state),
         }
     for origin, later in again.items():
         if later != first:
             raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
-
-
-def _pickle_and_unpickle(schedule: Schedule) -> Any:
-    cls = type(schedule)
-    if "<locals>" in cls.__qualname__:
-        raise LawBroken(
-            f"law 'purity': {cls.__qualname__} was made in a function, so its schedules cannot be pickled. Define the "
-            f"class at the top of a module."
-        )
-    return pickle.loads(pickle.dumps(schedule))
 
 
 def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.batch_size.schedule import BatchSizeSchedule
 from timesched.run.horizon import Horizon
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit
@@ -20,9 +19,7 @@ from timesched.time.value import Time
 class Run:
     """A run of `batches` batches with constant conversion factors, measured in `unit`.
 
-    An iteration and a second last one batch. `batch_sizes`: the sizes of the batches, if they change. Thresholds in
-    `dur` are only for runs that are measured in batches or epochs.
-    `changes`: batches at which a schedule is known to change.
+    An iteration and a second last one batch. `changes`: batches at which a schedule is known to change.
     """
 
     batches: int
@@ -30,24 +27,20 @@ class Run:
     samples_per_batch: int = 8
     tokens_per_sample: int = 16
     unit: TimeUnit = TimeUnit.BATCH
-    batch_sizes: BatchSizeSchedule | None = None
     changes: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
-    def horizon(self, ssr: object = 1.0) -> Horizon:
+    def horizon(self, ssr: Any = 1.0) -> Horizon:
         """The horizon with all conversion factors."""
-        return self._make_horizon(self.time(self.batches, self.unit), ssr)
-
-    def _make_horizon(self, length: Time, ssr: Any = 1.0) -> Horizon:
         return Horizon(
-            length,
+            self.time(self.batches, self.unit),
             batches_per_epoch=self.batches_per_epoch,
-            samples_per_batch=self.batch_sizes or self.samples_per_batch,
+            samples_per_batch=self.samples_per_batch,
             tokens_per_sample=self.tokens_per_sample,
             ssr=ssr,
         )
 
     def per_batch(self, unit: TimeUnit) -> Exact:
-        """The size of a batch in a unit, with constant conversion factors; in `dur`, its share of the unscaled run."""
+        """The size of a batch in a unit; in `dur`, its share of the unscaled run."""
         amounts: dict[TimeUnit, Exact] = {
             TimeUnit.EPOCH: Fraction(1, self.batches_per_epoch),
             TimeUnit.SAMPLE: self.samples_per_batch,
@@ -57,14 +50,7 @@ class Run:
         return amounts.get(unit, 1)
 
     def time(self, batches: Exact, unit: TimeUnit) -> Time:
-        """The time of `batches` batches, in a unit. With a batch-size schedule, these are the first of the run."""
-        if self.batch_sizes is not None:
-            in_batches = self._make_horizon(Time(self.batches, TimeUnit.BATCH))
-            if unit is TimeUnit.DURATION and self.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
-                length = in_batches.change(self.batches, TimeUnit.BATCH, self.unit)
-                return Time(Fraction(in_batches.change(batches, TimeUnit.BATCH, self.unit)) / length, unit)
-            if unit in (*COUNTED, TimeUnit.DURATION):
-                return in_batches.convert(Time._make(batches, TimeUnit.BATCH), unit)
+        """The time of `batches` batches, in a unit."""
         return Time(batches * self.per_batch(unit), unit)
 
     def state(self, batch: int, ssr: object = 1.0) -> Moment:
@@ -112,21 +98,6 @@ def runs(draw: st.DrawFn, longest: int = 10_000) -> Run:
         tokens_per_sample=draw(rate),
         unit=draw(st.sampled_from(COUNTED)),
     )
-
-
-@st.composite
-def runs_with_batch_sizes(draw: st.DrawFn) -> Run:
-    """Runs whose batches change their size up to three times, sometimes after the end of the run."""
-    run: Run = draw(runs(longest=500))
-    sizes = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 10**4)), min_size=2, max_size=4))
-    units = [TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH]
-    unit = draw(st.sampled_from([*units, TimeUnit.DURATION] if run.unit in COUNTED[:2] else units))
-    reach = {TimeUnit.SAMPLE: max(sizes), TimeUnit.TOKEN: max(sizes) * run.tokens_per_sample}.get(unit, 1)
-    points = st.integers(1, 2 * run.batches * reach + 3)
-    times = [0, *sorted(draw(st.sets(points, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
-    share = run.batches if unit is TimeUnit.DURATION else 1
-    batch_sizes = BatchSizeSchedule({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
-    return dataclasses.replace(run, batch_sizes=batch_sizes)
 
 
 RATIOS = st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(5)])

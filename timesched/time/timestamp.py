@@ -35,7 +35,7 @@ _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_
 _EPOCH_INDEX, _BATCH_IN_EPOCH_INDEX = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH_FIELDS = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _EPOCH_UNIT, _BATCH_UNIT = TimeUnit.EPOCH, TimeUnit.BATCH  # members of an Enum are slow to look up in every call
-_MICROSECOND = datetime.timedelta(microseconds=1)
+MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
 
 
@@ -49,7 +49,7 @@ class _Field:
         if timestamp is None:
             return self  # the field itself, for code that inspects the class
         number = timestamp._numbers[self._position]
-        return number * _MICROSECOND if self._unit is None else Time._make(number, self._unit)
+        return number * MICROSECOND if self._unit is None else Time._make(number, self._unit)
 
 
 _field: Callable[[], Any] = _Field
@@ -135,7 +135,7 @@ class Timestamp(Ordered):
     def state_dict(self) -> StateDict:
         """All counters as ints and all wall clocks as `timedelta`s, by their names."""
         state: dict[str, Any] = dict(zip(FIELDS, self._numbers))
-        return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
+        return state | {name: state[name] * MICROSECOND for name in WALL_CLOCKS}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the counters of a `state_dict()`, ours or Composer's. Fields that the state lacks keep their value.
@@ -253,7 +253,7 @@ def read_field(name: str, value: object) -> int:
     if unit is None:
         if not isinstance(value, datetime.timedelta) or value < _ZERO:
             raise TimeError(f"{name}={value!r}: it is not a duration. Pass a datetime.timedelta of 0 or more.")
-        return value // _MICROSECOND
+        return value // MICROSECOND
     if type(value) is int and value >= 0:
         return value
     time = require_time(name, value, unit)

@@ -240,13 +240,6 @@ def _describe_unreadable(text: str) -> str:
     if match:
         unit = TimeUnit("ba" if match[2].lower() == "step" else match[2])
         return f"{text!r} is not a time: did you mean '{match[1]}{unit.value}'?"
-    power = re.fullmatch(rf"({_NUMBER})([kmbt]) ?({'|'.join(unit.value for unit in TimeUnit)})", text, re.ASCII)
-    if power:
-        return f"{text!r} is not a time: did you mean '{power[1]}{power[2].upper()}{power[3]}'?"
-    percent = re.fullmatch(rf"({_NUMBER}) ?%", text, re.ASCII)
-    if percent:
-        fraction = number_text(_int_if_whole(_read_decimal(percent[1], text) / 100))
-        return f"{text!r} is not a time: did you mean '{fraction}dur', a fraction of the run?"
     if text != "".join(text.split()):
         return f"{text!r} contains spaces. Write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):

@@ -192,9 +192,6 @@ class Time(Ordered, Generic[TValue]):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Time.{name} cannot be set, since a Time never changes. Create a new one.")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"Time.{name} cannot be deleted, since a Time never changes. Create a new one.")
-
     def __hash__(self) -> int:
         return hash((self._value, self._unit))
 

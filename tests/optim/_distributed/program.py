@@ -55,7 +55,6 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("without gradients", muon.without_gradients, ["Muon, rows", "NorMuon, ddp"]),
         ("stacks", muon.stacks, ["Muon", "NorMuon"]),
         ("shared compiled", muon.compiled, muon.COMPILED if COMPILES else []),
-        ("too many graphs", muon.too_many_graphs, ["NorMuon, rows"] if COMPILES else []),
         ("memory of a step", muon.memory, ["Muon, rows", "Muon, ddp"]),
         ("gathered", muon.gathered, ["NorMuon, columns"]),
         ("refused", muon.refused, ["process_group"]),

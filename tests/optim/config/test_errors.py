@@ -9,7 +9,7 @@ import torch
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
-from optim.config.problems import Problems
+from optim.config.resolve import Problems
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind
@@ -61,8 +61,6 @@ BUILD = [
     ({"optimizer": {"SDG": {"lr": 0.1}}}, "there is no optimizer 'SDG'"),
     ({"optimizer": {"optimizer_type": ["SGD"], "lr": 0.1}}, "optimizer.optimizer_type=['SGD']: this is not a name"),
     ({"optimizer": {"Muon": {"lr": 0.1, "adamw": 3, "output_head": "*"}}}, "optimizer.Muon: Muon.adamw=3: it is not"),
-    ({"optimizer": {"SGD": {"lr": 10**5000}}}, "optimizer.SGD.lr: an integer above 1.8e308"),
-    ({"optimizer": {"SGD": {"lr": "1" * 5000}}}, "optimizer.SGD: SGD.lr=inf: it must be a finite number"),
     (schedulers({"LinaerLR": LINEAR}), "there is no scheduler 'LinaerLR'"),
     (schedulers({"LRScheduler": {}}), "there is no scheduler 'LRScheduler'"),
     (schedulers({"scheduler": "LinearLR", **LINEAR}), "schedulers[0]={'scheduler': 'LinearLR'"),
@@ -92,7 +90,7 @@ BUILD = [
     (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "no parameter group has such a tag"),
     (schedulers({"LinearScheduler": {"key": "lrr"}}, **RUN), "'lrr'"),
     (schedulers({"LinearScheduler": {"t_max": "10bb"}}, **RUN), "schedulers[0].LinearScheduler: "),
-    (schedulers({"LinearScheduler": {"on_change": "keep"}}, **RUN), "[0].LinearScheduler: BoundLR.on_change='keep'"),
+    (schedulers({"LinearScheduler": {"on_change": "keep"}}, **RUN), "[0].LinearScheduler: bind.on_change='keep'"),
     # schedulers of schedulers
     (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[1].CosineDecayRL: there is no"),
     (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1]: it schedules"),
@@ -180,11 +178,6 @@ def test_errors_of_several_entries_are_raised_together():
         build(network(), schedulers(*values, **RUN))
     first, second = str(raised.value).splitlines()
     assert first.startswith("schedulers[0].LinearScheduler: ") and second.startswith("schedulers[2].LinearLR: tags='b'")
-    for wrong_momentum in ({"momentom": 0.9}, {"momentum": "much"}):  # the values of schedules need no optimizer
-        with pytest.raises(ValueError) as raised:
-            build(network(), schedulers(*values[:1], **RUN) | sgd(**wrong_momentum))
-        first, second = str(raised.value).splitlines()
-        assert first.startswith("optimizer.SGD: ") and second.startswith("schedulers[0].LinearScheduler: ")
     with pytest.raises(ValueError) as raised:
         build(network(), sgd(params=[{"params": "*bais"}, {"params": "*"}, {"params": ["*weight", "*wieght"]}]))
     assert [line.partition(" ")[0] for line in str(raised.value).splitlines()] == [
@@ -313,6 +306,18 @@ def test_other_doors_of_configure_lr_scheduler():
         configure_lr_scheduler(network(), 0.1)
     with pytest.raises(ValueError, match="no parameter group has the factor 0.5"):
         configure_lr_scheduler(made(network()), 0.1, {"Linear": 0.5})
+
+
+def test_factors_times_width_factors_are_accepted():
+    def model(width):
+        return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, width), torch.nn.Linear(width, 2))
+
+    factors = {"1.weight": 0.6}
+    groups = optim.configure_param_groups(
+        model(8), adjust_learning_rate=factors, base_model=model(4), lr=0.1, weight_decay=0.0
+    )
+    scheduler = configure_lr_scheduler(optim.AdamW(groups), 0.1, factors)
+    assert min(scheduler.get()) == pytest.approx(0.1 * 0.6 / 2)
 
 
 def test_of_several_schedulers_those_made_before_the_one_that_fails_stay():

@@ -342,7 +342,7 @@ def test_factors_that_nothing_uses(model, schedulers):
 def test_correct_bias():
     assert values(build(Decoder(), config({"Adam": {"lr": 0.1, "correct_bias": True}})).optimizer) == [0.1]
     for value in (False, "yes", None):
-        with pytest.raises(ValueError, match=f"optimizer.Adam.correct_bias={value!r}:"):
+        with pytest.raises(ValueError, match="optimizer.Adam: Adam has no argument 'correct_bias'"):
             build(Decoder(), config({"Adam": {"lr": 0.1, "correct_bias": value}}))
     assert build(Decoder(), config({"AdamW": {"correct_bias": False}})).optimizer.defaults["correct_bias"] is False
 

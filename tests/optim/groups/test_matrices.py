@@ -315,6 +315,20 @@ def test_in_a_config(kind):
     optim.build(nn.Linear(3, 2, bias=False), {"optimizer": {kind: {}}})  # matrices alone
 
 
+def test_a_rule_in_a_config_has_the_arguments_of_its_algorithm():
+    def built(**rule):
+        entry = {"lr": 0.02, "adamw": {"lr": 3e-4}, "params": [{"params": "position*", **rule}]}
+        return optim.build(model := Sequence(), {"optimizer": {"Muon": entry}}), model
+
+    (optimizer, _), model = built(algorithm="adamw", betas=[0.8, 0.9])
+    found = {p: group for group in optimizer.param_groups for p in group["params"]}
+    assert tuple(found[model.position.weight]["betas"]) == (0.8, 0.9)
+    with pytest.raises(ValueError, match="AdamW has no argument 'ns_steps'"):
+        built(algorithm="adamw", ns_steps=3)
+    with pytest.raises(ValueError, match="Muon has no argument 'betas'"):
+        built(algorithm="muon", betas=[0.8, 0.9])
+
+
 def test_a_step_of_a_model():
     model = Sequence()
     optimizer = optim.Muon(configure_param_groups(model, matrices="muon"), lr=0.02, adamw={"lr": 3e-3})

@@ -172,14 +172,14 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
         *(
             (
                 lambda on, wrong=wrong: lr_scheduler.ConstantLR(wrong, 0.1),
-                f"^ConstantLR.optimizer={re.escape(repr(wrong))}",
+                f"^ConstantLR.optimizer: it is of the class {type(wrong).__name__}, not a",
             )
             for wrong in NO_OPTIMIZERS
         ),
-        (lambda on: weight_decay_scheduler.ConstantWD("sgd", 0.1), "^ConstantWD.optimizer='sgd': "),
+        (lambda on: weight_decay_scheduler.ConstantWD("sgd", 0.1), "^ConstantWD.optimizer: it is of the class str, "),
         (lambda on: lr_scheduler.SequentialLR(None, [make(*COSINE, optimizer())], []), "optimizer"),
         (lambda on: lr_scheduler.ScalePerParamLR(None, make(*COSINE, optimizer())), "optimizer"),
-        (lambda on: scheduler.Scheduler(on), "^Scheduler.param_group_key='': "),
+        (lambda on: scheduler.Scheduler(on), "^Scheduler._get_closed_form: the class does not define"),
         *(
             (
                 lambda on, value=value: on.param_groups[1].update(lr=value) or lr_scheduler.ConstantLR(on, 0.1),

@@ -176,18 +176,10 @@ def test_functions_of_the_step(kind):
 
 
 def test_the_functions_of_the_classes_themselves_can_be_asked_for():
-    """Of the scale of a cycle: of its number from 1 on, or of the iterations."""
     by_default = lr_scheduler.LambdaLR(optimizer(), 0.1).set_lr_lambda()
     assert [float(each(torch.tensor(3))) for each in by_default] == pytest.approx([0.1, 0.95**3])
     factor = lr_scheduler.MultiplicativeLR(optimizer(), 0.1, 0.5).set_lr_lambda()
     assert [float(factor(torch.tensor(n))) for n in (0, 1, 3)] == [1.0, 0.5, 0.125]
-    for mode, gamma, expected in (
-        ("triangular", 1.0, [1.0, 1.0, 1.0]),
-        ("triangular2", 1.0, [1.0, 0.5, 0.25]),
-        ("exp_range", 0.5, [0.5, 0.25, 0.125]),
-    ):
-        scale = lr_scheduler.CyclicLR(optimizer(), 0.1, 1.0, 2, mode=mode, gamma=gamma).set_scale_fn()
-        assert [float(scale(torch.tensor(n))) for n in (1, 2, 3)] == expected
 
 
 class Damped(lr_scheduler.CyclicLR):
@@ -206,6 +198,22 @@ def test_the_scale_of_a_cycle(kind):
     by_step = Damped(optimizer(kind), **given, scale_mode="iterations")
     assert stepped(by_step, 20) == pytest.approx([up_and_down[t % 4] / (1 + t) for t in range(20)], abs=1e-15)
     assert float(by_step._get_closed_form_lr()) == pytest.approx(value(by_step), abs=1e-15)
+
+
+def test_a_scale_in_float32_keeps_the_precision_of_the_height():
+    class Inverse(lr_scheduler.CyclicLR):
+        def set_scale_fn(self):
+            return lambda n: 1.0 / n  # of an int64 tensor: float32
+
+    scheduler = Inverse(optimizer(), base_lr=0.1, max_lr=0.7, step_size_up=2)
+    assert scheduler.values(3) == pytest.approx([0.1, 0.4, 0.7], rel=1e-15)
+
+
+def test_a_class_with_a_name_of_torch_and_several_rates():
+    class StepLR(lr_scheduler.PiecewiseConstantLR):
+        pass
+
+    assert StepLR(optimizer(), [0.1, 0.2], [2]).values(3) == [0.1, 0.1, 0.2]
 
 
 # Steps that fail

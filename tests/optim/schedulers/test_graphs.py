@@ -81,7 +81,10 @@ def test_one_graph_and_no_recompilation(name):
 
 
 def test_as_machine_code():
-    race("nested", "inductor")
+    """With the step of SGD, which has the shortest code. In `make test-deep` with that of AdamW, too."""
+    for kind in (optim.SGD, optim.AdamW) if IS_DEEP else (optim.SGD,):
+        with fresh():
+            race("nested", "inductor", kind)
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -131,23 +134,19 @@ def test_counts_stay_exact_in_a_graph():
 
 
 def test_what_a_graph_cannot_do():
-    """A number is no tensor to write into; a clock is read on the host, and so is a count that is set."""
-    number, held, clock = make(*COSINE, optimizer("numbers")), make(*COSINE, optimizer("tensors")), Clock("20ba")
+    """A number is no tensor to write into, and a clock is read on the host."""
+    number, clock = make(*COSINE, optimizer("numbers")), Clock("20ba")
     timed = CosineDecayLR(optimizer("our tensors"), 0.1, 0.0, "1dur", clock=clock)
-
-    def set_count():
-        held.last_epoch = held.last_epoch + 2
 
     for act, words in (
         (lambda: number.step(), "key='lr': in a graph"),
         (lambda: timed.step(), "outside the compiled"),
-        (set_count, "Call increment_last_epoch"),
     ):
         with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
             by_hand(act)()
     with pytest.raises(RuntimeError, match=r"torch\.tensor"):
         by_hand(number.step, "eager")()
-    assert value(number) == 0.1 and count(number) == count(held) == 0
+    assert value(number) == 0.1 and count(number) == 0
     clock.tick()
     timed.step()
     assert value(timed) == CosineDecayLR(optimizer(), 0.1, 0.0, 20).values(2)[1]

@@ -157,6 +157,26 @@ def test_a_one_cycle_whose_way_up_is_its_first_step(three_phase, kind):
     assert one.values(5) == stepped(one, 5) == pytest.approx([*down, 0.01], abs=1e-15)
 
 
+def test_a_one_cycle_may_rise_for_all_its_steps_or_half_of_three_phases():
+    """The largest shares that are taken. With any larger share a phase would have a length below 0."""
+    one = lr.OneCycleLR(optimizer(), 0.1, 1.0, 5, 1.0, 10.0, False, "linear")
+    assert one.values(4) == pytest.approx([0.1, 0.325, 0.55, 0.775], abs=1e-15)
+    one = lr.OneCycleLR(optimizer(), 0.1, 1.0, 7, 0.5, 10.0, True, "linear")
+    assert one.values(8) == pytest.approx([0.1, 0.46, 0.82, 0.82, 0.46, 0.1, 0.01, 0.01], abs=1e-15)
+    for share, three_phase in ((1.001, False), (0.501, True)):
+        with pytest.raises(timesched.TimeError, match=f"OneCycleLR.pct_start={share}: it is too large"):
+            lr.OneCycleLR(optimizer(), 0.1, 1.0, 7, share, 10.0, three_phase, "linear")
+
+
+def test_a_function_gets_whole_steps_also_between_two_steps():
+    class Halves(lr.LambdaLR):
+        def set_lr_lambda(self):
+            return lambda t: 0.5 ** t.double()
+
+    curve = Halves(optimizer(), 1.0).schedule.curve(timesched.Horizon("10ba"), "ba")
+    assert [float(curve(torch.tensor(t, dtype=torch.float64))) for t in (2.0, 2.5, 3.0)] == [0.25, 0.25, 0.125]
+
+
 def test_numbers_of_numpy():
     """As arrays and configurations have them; a power that no float holds is its limit."""
     line = lr.LinearLR(optimizer(), np.float64(0.1), np.float32(0.0), np.int64(4))

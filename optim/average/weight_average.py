@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import math
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 from itertools import chain, islice
 from operator import attrgetter, is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, register_optimizer_step_pre_hook
 
-from timesched.maths.ops import check_not_in_graph, host_scalar
+from timesched.maths.ops import check_not_in_graph
 from timesched.run.clock import Clock
-from timesched.run.horizon import Horizon, Position
-from timesched.schedulers.half_life import half_lives
-from timesched.time.timestamp import Timestamp
-from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
+from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 from timesched.types import ParamGroup, StateDict
 
-from .base.hyperparameters import SWITCH, Number, all_parameters, rule_table
-from .base.sharding import distribution, local_shard, local_shards
-from .state.checkpoint import parameter_names
-from .state.optimizer import Optimizer, State, fill_state
-from .state.step_wrapper import makes_no_state
-from .step.rule_optimizer import RuleOptimizer, swapped_averages
+from ..base.hyperparameters import all_parameters
+from ..base.sharding import distribution, local_shard, local_shards
+from ..state.checkpoint import parameter_names
+from ..state.optimizer import Optimizer, State, fill_state
+from ..state.step_wrapper import makes_no_state
+from ..step.rule_optimizer import RuleOptimizer, swapped_averages
+from .share import GROUP_RULES, Timing
+from .swapping import drop_gathered, persistent_buffers, present_shards, select_statistics, write_parameters
 
 AVERAGE = "average"  # the key of the state
-
-# The counts of the clock that a group holds, as plain ints. 0 as batches_per_epoch: not known.
-COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
-START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
-LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
-_COUNT = Number(least=0, integer=True)
-
-
-class RunTimes(NamedTuple):
-    """The half-life and the start of an average on one run."""
-
-    horizon: Horizon
-    counter: Counter  # measures the time: the counter of the half-life, else of the start, else of the run's length
-    half_life: Exact | None  # a time on this counter; None for a share and for the mean
-    start: Position | None  # None: when the average was constructed or the group was added
-    units: set[TimeUnit]  # the units that the average reads
 
 
 class WeightAverage(Optimizer):
@@ -116,9 +96,7 @@ class WeightAverage(Optimizer):
     the time (its gamma is ln(2)/f - 1).
     """
 
-    hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=SWITCH)
-    _latest_times: RunTimes | None = None
-    _compiled: Callable[..., None] | None = None
+    hyper = GROUP_RULES
 
     def __init__(
         self,
@@ -139,12 +117,9 @@ class WeightAverage(Optimizer):
         self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
         self._buffer_names: list[str] = []
         self._buffer_group: ParamGroup = {"params": []}  # one of `param_groups`, if there are such buffers
-        self.half_life = _read_half_life(half_life)
-        self.start = None if start is None else Time.from_input(start)
-        if self.start is not None and self.start.exact < 0:
-            raise ValueError(f"WeightAverage.start={str(start)!r}: it is before 0. Pass a time of 0 or more.")
+        self._timing = Timing(half_life, start)
         super().__init__(params, {})
-        averaged = _select_buffers(buffers)
+        averaged = select_statistics(buffers)
         if averaged:  # they have names if the parameters have names
             has_names = "param_names" in self.param_groups[0]
             self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
@@ -154,7 +129,7 @@ class WeightAverage(Optimizer):
         """Add a group whose average begins now, or at `start`."""
         self._check_not_swapped("add_param_group()")
         if isinstance(param_group, dict):
-            param_group = {**self._initial_group_values(), **param_group}
+            param_group = {**self._timing.initial_values(self.clock), **param_group}
         super().add_param_group(param_group)
 
     def _replace_moved_buffers(self) -> None:
@@ -165,11 +140,6 @@ class WeightAverage(Optimizer):
         states = [self.state.pop(buffer, {}) for buffer in self._buffer_group["params"]]
         self._buffer_group["params"] = present
         self.state.update(zip(present, states))
-
-    def _initial_group_values(self) -> dict[str, Any]:
-        """The values of a group whose average equals the current weights."""
-        now = self.clock.state_dict()
-        return {**_save_moment(now, START), **_save_moment(now, LAST), "begun": self.start is None}
 
     preinitialize = fill_state
 
@@ -190,7 +160,7 @@ class WeightAverage(Optimizer):
         super().reset_state(params)
         if params is None:
             for group in self.param_groups:
-                group.update(self._initial_group_values())
+                group.update(self._timing.initial_values(self.clock))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: the gradients belong to the optimizer of the model."""
@@ -202,41 +172,32 @@ class WeightAverage(Optimizer):
         Raises `TypeError` for a closure. Raises `ValueError` if the clock is before the last step, or does not count
         the unit. After an error nothing has changed.
         """
-        check_not_in_graph("WeightAverage.step() reads a clock, which no graph can. Call average.compile() instead.")
+        check_not_in_graph("WeightAverage.step() reads a clock, which no graph can. Call it outside of the graph.")
         self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
-        groups = [group for group in self.param_groups if group is not self._buffer_group]  # these follow their module
+        groups = [
+            group for group in self.param_groups if group is not self._buffer_group
+        ]  # buffers follow their module
         self.check_not_all_on_meta(all_parameters(groups))
         self._replace_moved_buffers()
         self._keeper.follow(self)
-        times = self._run_times()
-        for unit in times.units:
+        for unit in self.units():
             self.clock._check_counts(unit)
-        now = self.clock.state_dict()
-        has_begun = _has_begun(times, now)
-        shares = [self._current_share(group, times, now, has_begun) for group in self.param_groups]
-        present_values = {**_save_moment(now, LAST), "begun": has_begun}
+        shares, present_values = self._timing.shares(self.param_groups, self.clock)
         all_averages = iter(self._averages())
-        moves_in_graph = []
         for group, share in zip(self.param_groups, shares):
-            params = group["params"]
-            averages, weights = list(islice(all_averages, len(params))), local_shards(params)
-            if not share:
-                continue
-            if self._compiled is not None and self.optimizer is None and share != 1.0:
-                moves_in_graph.append((averages, weights, host_scalar(share, torch.float64)))
-            else:
-                self._move(params, averages, weights, share)
-            group.update(present_values)
-        if self._compiled is not None and moves_in_graph:
-            self._compiled(moves_in_graph)
+            averages = list(islice(all_averages, len(group["params"])))
+            if share:
+                self._move(group["params"], averages, share)
+                group.update(present_values)
 
-    def _move(self, params: list[Tensor], averages: list[Tensor], weights: list[Tensor], share: float) -> None:
+    def _move(self, params: list[Tensor], averages: list[Tensor], share: float) -> None:
         """Move the averages towards the weights, by a share of the difference.
 
         A share of 1 copies the weights. A sum would keep a NaN from before the start.
         """
+        weights = local_shards(params)
         if all([x.dtype == average.dtype for x, average in zip(weights, averages)]):
             torch._foreach_copy_(averages, weights) if share == 1.0 else torch._foreach_lerp_(averages, weights, share)
             return
@@ -251,64 +212,6 @@ class WeightAverage(Optimizer):
         states = self.state.values() if in_order else [self.state[p] for p in params]
         return local_shards([state[AVERAGE] for state in states])
 
-    def compile(self, **options: Any) -> None:
-        """Compile the update of the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
-
-        The factor 1 - k is a tensor that each step writes, so that a new value needs no compilation. With master
-        weights the averages are updated uncompiled.
-        """
-        # Dynamo limits recompilations by code object. Each average needs its own, or it would use up a shared limit.
-        function = types.FunctionType(_move_all.__code__.replace(), _move_all.__globals__)
-        self._compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **options})
-
-    # The share of a step
-
-    def _run_times(self) -> RunTimes:
-        """The half-life and the start on the run of the clock. They are kept until its horizon changes."""
-        horizon, times = self.clock.horizon, self._latest_times
-        if times is None or times.horizon is not horizon:
-            start = None if self.start is None else horizon.place(self.start, scale=False)
-            half_life: Exact | None = None
-            if isinstance(self.half_life, Time):
-                half_life, counter = horizon.place(self.half_life, scale=False)
-            else:
-                _, counter = start or horizon.place("1dur", scale=False)
-            units = {unit_of(counter)} | (set() if start is None else {unit_of(start[1])})
-            self._latest_times = times = RunTimes(horizon, counter, half_life, start, units)
-        return times
-
-    def _current_share(self, group: ParamGroup, times: RunTimes, now: Mapping[str, int], has_begun: bool) -> float:
-        """1 - k for a group: the share of the current weights in the average. It is 0 if no time has passed."""
-        last = self._read_moment(group, LAST)
-        t0, t1 = _count(last, times.counter), _count(now, times.counter)
-        if t1 < t0:
-            unit = unit_of(times.counter).value
-            raise ValueError(
-                f"WeightAverage: the clock is at {t1}{unit}, and the last step was at {t0}{unit}. Load the "
-                "state that was saved with the clock, or call reset_state() to start from the current weights."
-            )
-        if t1 == t0:
-            return 0.0
-        if times.start is not None and not (has_begun and group["begun"] and _has_begun(times, last)):
-            return 1.0
-        # The formulas of k in the class's docstring, each as 1 - k.
-        if times.half_life is not None:
-            return -math.expm1(-math.log(2) * half_lives(t1 - t0, times.half_life))
-        s = times.start[0] if times.start else _count(self._read_moment(group, START), times.counter)
-        mean = float((t1 - t0) / (t1 - s))
-        if self.half_life is None or mean == 1.0:
-            return mean
-        return -math.expm1(math.log(2) / self.half_life * math.log1p(-mean))
-
-    def _read_moment(self, group: ParamGroup, keys: Mapping[str, str]) -> Mapping[str, int]:
-        """The moment that a group holds under these keys, in epochs of the present length."""
-        moment = {name: group[key] for name, key in keys.items()}
-        if moment["batches_per_epoch"] == (self.clock.horizon.conversion_factors.batches_per_epoch or 0):
-            return moment
-        known = {name: count for name, count in moment.items() if count}
-        state = self.clock._read_state({**Timestamp().state_dict(), **known}).state_dict()
-        return {**state, "total_wct": moment["total_wct"], "batch_in_epoch": math.floor(state["batch_in_epoch"])}
-
     def units(self) -> set[TimeUnit]:
         """The units that the average reads on its clock: of the half-life and the start, or of the run's length.
 
@@ -317,7 +220,7 @@ class WeightAverage(Optimizer):
         >>> sorted(unit.value for unit in average.units())
         ['ba', 'tok']
         """
-        return self._run_times().units
+        return self._timing.times(self.clock.horizon).units
 
     # Swapped: the averages in the parameters
 
@@ -347,14 +250,14 @@ class WeightAverage(Optimizer):
                 "WeightAverage.swapped(): FSDP may hold gathered copies of parameters that are DTensors. Pass the "
                 "model, as in average.swapped(model)."
             )
-        weights = [x.clone() for x in _present_shards(self)]  # all before the first write: they may share storage
-        buffers = [*_persistent_buffers(self.buffers).values(), *_persistent_buffers(model).values()]
+        weights = [x.clone() for x in present_shards(self)]  # all before the first write: they may share storage
+        buffers = [*persistent_buffers(self.buffers).values(), *persistent_buffers(model).values()]
         copies = [buffer.clone() for buffer in buffers]
         hook = register_optimizer_step_pre_hook(self._check_step)
         swapped_averages.append(self)
         try:
-            _drop_gathered(model)
-            _write_parameters(self, self._averages())
+            drop_gathered(model)
+            write_parameters(self, self._averages())
             yield
         finally:
             swapped_averages.remove(self)
@@ -362,8 +265,8 @@ class WeightAverage(Optimizer):
             for buffer, copy in zip(buffers, copies):  # the block may have computed other statistics
                 buffer.copy_(copy)
             self._replace_moved_buffers()
-            _write_parameters(self, weights)
-            _drop_gathered(model)
+            write_parameters(self, weights)
+            drop_gathered(model)
 
     def _check_not_swapped(self, action: str) -> None:
         if self in swapped_averages:
@@ -382,12 +285,6 @@ class WeightAverage(Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
         groups = state_dict.get("param_groups", self.param_groups)
-        saved, present = len(groups), len(self.param_groups)
-        if saved != present:
-            raise ValueError(
-                f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
-                f"{present}. Construct it with the saved groups, and with buffers= if buffers were saved."
-            )
         numbers = list(chain.from_iterable(group.get("params", ()) for group in groups))
         pairs = zip(numbers, parameter_names(groups) or numbers)
         states = state_dict.get("state")
@@ -401,73 +298,9 @@ class WeightAverage(Optimizer):
         super().load_state_dict(state_dict)
 
     def __getstate__(self) -> StateDict:
-        names = ("clock", "optimizer", "half_life", "start", "buffers", "_buffer_names", "_buffer_group")
+        names = ("clock", "optimizer", "buffers", "_buffer_names", "_buffer_group", "_timing")
         own = {name: getattr(self, name) for name in names}
         return {**super().__getstate__(), **own}
-
-
-def _read_half_life(half_life: object) -> Any:
-    """Read a half-life: a time above 0, a share above 0, or None."""
-    if half_life is None:
-        return None
-    if isinstance(half_life, (int, float)) and not isinstance(half_life, bool):
-        if not (math.isfinite(half_life) and half_life > 0):
-            raise ValueError(
-                f"WeightAverage.half_life={half_life!r}: it is not finite and above 0. Pass a share of the time so "
-                "far, such as 0.05, or a time with its unit, such as '200Mtok'."
-            )
-        if 0.9 <= half_life < 1:  # a usual decay, and a share that nobody needs
-            batches = round(math.log(0.5) / math.log(half_life))
-            raise ValueError(
-                f"WeightAverage.half_life={half_life!r}: as a share, it would average over most of the run. For a "
-                f"decay of {half_life!r} in each batch, pass '{batches}ba'. For a share of the time so far, pass less "
-                "than 0.9, such as 0.05."
-            )
-        return float(half_life)
-    time = Time.from_input(half_life)
-    if time.exact <= 0:
-        raise ValueError(f"WeightAverage.half_life={str(half_life)!r}: it is not above 0. Pass a longer time.")
-    return time
-
-
-def _has_begun(times: RunTimes, moment: Mapping[str, int]) -> bool:
-    """Whether an average with a start has begun at a moment. Without one, it has always begun."""
-    return times.start is None or _count(moment, times.start[1]) >= times.start[0]
-
-
-def _count(moment: Mapping[str, int], counter: Counter) -> Exact:
-    """The count of a counter at a moment."""
-    if isinstance(counter, EpochCounter):
-        return counter.after(moment["epoch"], moment["batch_in_epoch"])  # type: ignore[no-any-return]  # of numbers
-    if counter is TimeUnit.SECOND:
-        return Fraction(moment["total_wct"], 10**6)
-    return moment[counter.name.lower()]
-
-
-def _save_moment(moment: Mapping[str, int], keys: Mapping[str, str]) -> dict[str, int]:
-    """The counts of a moment, under the keys of a group."""
-    return {key: moment.get(name, 0) for name, key in keys.items()}
-
-
-def _persistent_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
-    """The buffers of a module that its state dict has, by name."""
-    buffers: dict[str, Tensor] = {}
-    if module is None:
-        return buffers
-    for name, buffer in module.named_buffers():
-        path, _, own_name = name.rpartition(".")
-        if own_name not in module.get_submodule(path)._non_persistent_buffers_set:
-            buffers[name] = buffer
-    return buffers
-
-
-def _select_buffers(module: torch.nn.Module | None) -> dict[str, Tensor]:
-    """Select the buffers to average, by name: running statistics. The average of unit vectors is no unit vector."""
-    statistics = {}
-    for name, buffer in _persistent_buffers(module).items():
-        if name.rpartition(".")[2].startswith("running_") and buffer.is_floating_point():
-            statistics[name] = buffer
-    return statistics
 
 
 def _average_dtype(p: Tensor) -> torch.dtype:
@@ -475,32 +308,3 @@ def _average_dtype(p: Tensor) -> torch.dtype:
     if p.dtype in (torch.float64, torch.complex128):
         return p.dtype
     return torch.complex64 if p.is_complex() else torch.float32
-
-
-def _move_all(moves: list[tuple[list[Tensor], list[Tensor], Tensor]]) -> None:
-    """Move averages towards the weights by a share of the difference, for each group. This function is compiled."""
-    for averages, weights, share in moves:
-        for average, x in zip(averages, weights):
-            average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
-
-
-def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The present values of the parameters on this rank. Writing into these tensors changes the parameters."""
-    return local_shards([p.detach() for p in all_parameters(optimizer.param_groups)])
-
-
-def _write_parameters(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
-    """Copy values into the parameters, whose dtypes and devices stay."""
-    for x, value in zip(_present_shards(optimizer), values):
-        x.copy_(value)
-
-
-def _drop_gathered(model: torch.nn.Module | None) -> None:
-    """Drop the gathered parameters of FSDP modules, so that they are gathered again when needed."""
-    if model is None:
-        return
-    from torch.distributed.fsdp import FSDPModule  # late, since it takes half as long to import as torch
-
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()

@@ -1,0 +1,69 @@
+"""The objects of a config that may be wrong, for the command line: what can be made, and the errors of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from timesched.run.horizon import State
+
+from .build import GroupedOptimizer, check_learning_rates, make_optimizer, make_schedulers
+from .read import CLOCK_KEYS
+from .resolve import TAGS, OptimizerSpec, Problems, Spec, resolve_config
+
+
+@dataclass
+class Trial:
+    """The objects that could be made from a config, and the errors of the rest.
+
+    `schedulers`: one for each entry by its place, None where the scheduler could not be made. `optimizer`: None if it
+    could not be made for the model.
+    """
+
+    optimizer: Any
+    clock: State | None
+    schedulers: dict[str, Any]
+    problems: Problems
+
+
+def make_trial(sections: Mapping[str, Any], entries: Mapping[str, object], model: object = None) -> Trial:
+    """Make the optimizer, the clock and some schedulers of a config.
+
+    `sections`: the result of `read_sections`. `entries`: the schedulers to make, by the names that messages give them.
+    Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
+    """
+    sections = {name: value for name, value in sections.items() if name != "process_group"}  # there is one rank
+    plan = resolve_config(sections, entries, None)
+    if model is None:
+        grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
+    else:
+        grouped = plan.attempt(make_optimizer, plan.optimizer, model)
+    clock_failed = plan.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
+    if grouped is None or clock_failed:
+        schedulers = dict.fromkeys(plan.schedulers)
+    else:
+        schedulers = make_schedulers(plan, grouped)
+        if len(entries) == len(sections["schedulers"]) and not plan.problems:
+            plan.problems.attempt(check_learning_rates, grouped, schedulers)
+    return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
+
+
+def _make_trial_optimizer(spec: OptimizerSpec, schedulers: Mapping[str, object]) -> GroupedOptimizer:
+    tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(schedulers.values()))))]
+    groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
+    return GroupedOptimizer(spec, spec.constructor.cls(groups, **spec.arguments))
+
+
+def _find_tags(value: object) -> set[str]:
+    """Return all tags that a scheduler and its children name."""
+    if isinstance(value, list):
+        return set().union(*map(_find_tags, value))
+    if not isinstance(value, Spec):
+        return set()
+    tags = value.options.get("tags", value.arguments.get(TAGS))
+    own = {tag.removeprefix("!") for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
+    return own.union(*map(_find_tags, value.arguments.values()))

@@ -1,0 +1,75 @@
+"""The saved state of a clock: its counters, and what it takes to continue on a run with other conversion factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from timesched.rules import read_positive
+from timesched.run.horizon import Horizon
+from timesched.time.timestamp import MICROSECOND, WALL_CLOCKS, Timestamp
+from timesched.time.units import Exact, TimeUnit
+from timesched.types import StateDict
+
+COUNTED_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}  # by the arguments of Clock.tick()
+
+
+def make_state(timestamp: Timestamp, explicit_units: frozenset[TimeUnit], batches_per_epoch: int | None) -> StateDict:
+    """The state of a clock in plain ints. `explicit_units`: the units of which `tick` was given counts."""
+    state = timestamp.state_dict()
+    state |= {name: state[name] // MICROSECOND for name in WALL_CLOCKS}
+    for name, unit in COUNTED_UNITS.items():
+        if unit in explicit_units and timestamp.get(unit) == 0:
+            state[f"{name}_counted"] = 1
+    return state if batches_per_epoch is None else state | {"batches_per_epoch": batches_per_epoch}
+
+
+def read_explicit_units(state: StateDict) -> frozenset[TimeUnit]:
+    """The units of which a clock's state says that 0 was counted."""
+    return frozenset(unit for name, unit in COUNTED_UNITS.items() if state.get(f"{name}_counted"))
+
+
+def read_timestamp(state: StateDict, horizon: Horizon) -> Timestamp:
+    """The timestamp of a clock's state on a run, with its batch in the epoch as an exact fraction of the run's epochs.
+
+    Samples and tokens that nobody counted follow from the conversion factors of the run. Raises `KeyError` or
+    `TimeError` for the state of another object.
+    """
+    loaded = Timestamp()
+    if isinstance(state, Mapping):
+        if "last_epoch" in state:
+            raise KeyError("Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here.")
+        micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
+        state = {**state, **{name: value * MICROSECOND for name, value in micros.items()}}
+    loaded.load_state_dict(state)
+    loaded = complete_counts(loaded, read_explicit_units(state), horizon)
+    saved_length, length = state.get("batches_per_epoch"), horizon.batches_per_epoch
+    if length is None or saved_length == length:
+        return loaded
+    if saved_length is None:
+        uncounted = loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
+        return loaded.copy(**epochs_after(loaded.batch.value, horizon)) if uncounted else loaded
+    factor: Any = Fraction(length, read_positive("batches_per_epoch", saved_length))
+    return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
+
+
+def epochs_after(batches: int, horizon: Horizon) -> dict[str, Any]:
+    """The fields `epoch` and `batch_in_epoch` of a timestamp after full batches from the start of a run."""
+    epoch, batch_in_epoch = divmod(batches, horizon.batches_per_epoch or batches + 1)
+    return {"epoch": epoch, "batch_in_epoch": batch_in_epoch}
+
+
+def complete_counts(timestamp: Timestamp, explicit_units: frozenset[TimeUnit], horizon: Horizon) -> Timestamp:
+    """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them."""
+    known: tuple[Exact, TimeUnit] = timestamp.batch.value, TimeUnit.BATCH  # it gives the next count
+    for unit in COUNTED_UNITS.values():
+        count: Exact = timestamp.get(unit).value
+        if count == 0 and unit not in explicit_units:
+            try:
+                count = int(horizon.change(*known, unit))
+            except ValueError:  # no conversion factor links them
+                continue
+            timestamp = timestamp.copy(**{unit.name.lower(): count})
+        known = count, unit
+    return timestamp
