@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.maths.ops import where
+from timesched.maths.ops import clamp_min, where
 
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
@@ -91,9 +91,9 @@ class RAdam(RuleOptimizer):
         rho_inf = 2 / (1 - beta2) - 1
         rho = rho_inf - 2 * t * beta2**t / bias_correction2
         adapts = rho > 5
-        # Where rho is too small to adapt, any number above 4 works, since the result is not used.
-        safe = where(adapts, rho, 6.0 + 0.0 * rho)
-        rectified = (safe - 4) * (safe - 2) * rho_inf / (safe * abs((rho_inf - 4) * (rho_inf - 2)))
+        # Where rho is too small to adapt, the result is not used. With 5 or more, no divisor is 0 and no root complex.
+        safe, safe_inf = clamp_min(rho, 5.0), clamp_min(rho_inf, 5.0)
+        rectified = (safe - 4) * (safe - 2) * safe_inf / (safe * ((safe_inf - 4) * (safe_inf - 2)))
         minus_step_size = -lr / (1 - beta1**t)
         # Both cases of the rule are computed, one of them with 0, since a graph cannot branch on rho. The correction of
         # the second moment is folded into the step size. It is not folded into eps, which torch adds to the root of v:

@@ -73,6 +73,18 @@ def test_a_momentum_that_is_a_tensor_may_be_zero_for_a_while():
         momentum.fill_(0.5)
 
 
+@pytest.mark.parametrize("beta2", [0.6, tensor(0.6), 1 / 3, 0.0])
+def test_radam_that_never_adapts(beta2):
+    """The rule of the adaptive step divides by (ρ∞ - 4) * (ρ∞ - 2), which is 0 for the first three of these."""
+    mine, other = Parameter(torch.ones(2, dtype=torch.float64)), Parameter(torch.ones(2, dtype=torch.float64))
+    optimizers = [optim.RAdam([mine], betas=(0.9, beta2)), torch.optim.RAdam([other], betas=(0.9, float(beta2)))]
+    for step in range(1, 4):
+        for p, optimizer in zip((mine, other), optimizers):
+            p.grad = torch.tensor([1.0, -0.5 * step], dtype=torch.float64)
+            optimizer.step()
+    assert_close(mine, other, 1e-15)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", ["cerebras", "original", "match_rms_adamw", None])
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0), (2, 0, 3), (0, 2, 3)])
