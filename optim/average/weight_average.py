@@ -284,7 +284,7 @@ class WeightAverage(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         self._replace_moved_buffers()
-        groups = state_dict.get("param_groups", self.param_groups)
+        groups = state_dict.get("param_groups", ())  # if this or "state" is missing, `super()` raises an error
         numbers = list(chain.from_iterable(group.get("params", ()) for group in groups))
         pairs = zip(numbers, parameter_names(groups) or numbers)
         states = state_dict.get("state")

@@ -134,8 +134,10 @@ def _read_states(
 def _read_values(saved_state: State, state: State, where: str) -> State:
     """The values that the states of a parameter get. Raises `ValueError` for a value that does not fit."""
     values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in saved_state.items()}
-    if not 0 <= float(values.get(STEP, 0)) < math.inf:
-        raise ValueError(f"{where}step={values[STEP]!r}: it must be a finite number at least 0. Correct it.")
+    step = values.get(STEP, 0)
+    is_on_meta = isinstance(step, Tensor) and step.is_meta  # then it has no value
+    if not is_on_meta and not 0 <= float(step) < math.inf:
+        raise ValueError(f"{where}step={step!r}: it must be a finite number at least 0. Correct it.")
     return values
 
 

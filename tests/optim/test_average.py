@@ -400,6 +400,9 @@ def test_a_state_without_the_average_of_a_parameter(form):
     assert equal(averages(loaded), before)
     with pytest.raises(ValueError, match="average"):
         loaded.load_state_dict({**average.state_dict(), "state": {}})
+    for key in ("state", "param_groups"):
+        with pytest.raises(ValueError, match=f"WeightAverage: the state dict has no '{key}'"):
+            loaded.load_state_dict({name: x for name, x in average.state_dict().items() if name != key})
     if in_checkpoint:
         other.weight.requires_grad_(True)
         set_optimizer_state_dict(other, loaded, saved, options=options)

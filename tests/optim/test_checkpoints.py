@@ -313,6 +313,14 @@ def test_the_dict_of_another_optimizer(row):
 
 
 @BY_NAME
+def test_a_load_on_the_meta_device(row):
+    """Its values are not known there, so none is checked."""
+    optimizer = ours(row, [torch.nn.Parameter(p.to("meta")) for p in parameters(row.name)])
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert all(value.is_meta for state in optimizer.state.values() for value in state.values())
+
+
+@BY_NAME
 def test_state_that_does_not_fit(row):
     """At any parameter and key; the others, which do fit, are not taken over either."""
     optimizer, good = trained(row), trained(row, steps=4).state_dict()
