@@ -23,6 +23,9 @@ class Piece(NamedTuple):
     indices: Sequence[int]  # of these parameters among all parameters of a step
     start: int = 0  # the index of the first element
 
+    def write_back(self) -> None:
+        """Do nothing: the tensors themselves were updated. (`WidenedPiece` has copies, which it writes back.)"""
+
 
 STACK_LIMIT = 1 << 24  # elements that are stacked together on a GPU
 

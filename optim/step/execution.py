@@ -11,7 +11,7 @@ helpers of these three. Each of them ends in `_update`, except kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Columns, Piece, Tensors, select
-from ..precision.widened import WidenedPiece, WidenedStep, Widening
+from ..precision.widened import WidenedStep
 from .blocks import blocks, needs_blocks, split_work
 from .fused import Kernel
 from .known_counts import KnownCounts
@@ -39,7 +39,7 @@ def choose_routes(original: Work) -> list[tuple[Work, Route | None]]:
     """Split a work into parts, each with its route. On devices other than the CPU and CUDA, a step is on tensors."""
     if original.columns["p"][0].device.type not in ("cpu", "cuda"):
         return [(original, None)]
-    work = original._replace(hyper=_hyperparameters(original, read_on_host=True))
+    work = original._replace(hyper=_convert_for_factors(original, read_on_host=True))
     routes: list[tuple[Work, Route | None]] = []
     for layout_part, contiguous in split_by_layout(work):
         in_blocks = contiguous and needs_blocks(layout_part)
@@ -58,7 +58,7 @@ def step_on_route(work: Work, route: Route | None, known_counts: KnownCounts) ->
         return
     if work.columns["p"][0].is_cuda and _is_being_captured():
         for column in work.scalars.values():
-            known_counts.mark_unknown(column)
+            known_counts.mark_captured(column)
     if route.kernel is None:
         _step_on_numbers(work, known_counts, route.in_blocks)
     else:
@@ -78,7 +78,7 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
     if work.widening is None:
         kernel.step(work.hyper, step_counts, **work.columns)
         return
-    for piece in _widened_pieces(work, work.widening, in_blocks):
+    for piece in _pieces(work, in_blocks):
         kernel.step(work.hyper, select(step_counts, piece.piece.indices) if step_counts else [], **piece.columns)
         piece.write_back()
         del piece  # frees its memory for the next piece
@@ -114,7 +114,7 @@ def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
     for original in works:
-        work = _add_dimensions(original)._replace(hyper=_hyperparameters(original, read_on_host=False))
+        work = _add_dimensions(original)._replace(hyper=_convert_for_factors(original, read_on_host=False))
         device = work.columns["p"][0].device
         _count_step(work)
         names = [name for name in work.algorithm.reads if name in work.scalars]
@@ -147,25 +147,27 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
         if isinstance(value, Tensor) or value != scalars[name]:  # tensors are not compared: that would read them
             _fill(work.scalars[name], value)
             changed[name] = value
-    hyper, factors = _convert_for_lists(work.hyper, all_factors, work.columns["p"][0])
+    list_hyper, list_factors = _convert_for_lists(work.hyper, all_factors, work.columns["p"][0])
     update, placement = work.algorithm.update, {} if work.algorithm.elementwise else {"placement": work.placement}
-    if work.widening is not None:
-        for wide in _widened_pieces(work, work.widening, in_blocks):
-            update(hyper, factors, **wide.columns, **placement)
-            wide.write_back()
-            del wide  # frees its memory for the next piece
-    elif in_blocks:
-        for block in blocks(work.columns):
-            update(hyper, factors, **block.columns, **placement)
-    else:
-        update(hyper, factors, **work.columns, **placement)
+    if work.widening is None and not in_blocks:  # nearly always, and then without the calls for pieces
+        update(list_hyper, list_factors, **work.columns, **placement)
+        return changed
+    for piece in _pieces(work, in_blocks):
+        update(list_hyper, list_factors, **piece.columns, **placement)
+        piece.write_back()
+        del piece  # frees its memory for the next piece
     return changed
 
 
-def _widened_pieces(work: Work, widening: Widening, in_blocks: bool) -> Iterator[WidenedPiece]:
-    """The pieces of a work in float32, one after the other. Write each piece back before the next one is read."""
-    step = WidenedStep(widening, work.columns, work.scalars.get(STEP, []))
-    return map(step.read, blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))])
+def _pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
+    """The pieces of a work: each a `Piece`, or a `WidenedPiece` if the work is widened.
+
+    Write each piece back before you ask for the next one.
+    """
+    pieces: Iterable[Piece] = blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))]
+    if work.widening is None:
+        return pieces
+    return map(WidenedStep(work.widening, work.columns, work.scalars.get(STEP, [])).read, pieces)
 
 
 def _fill(column: Tensors, value: Any) -> None:
@@ -179,8 +181,8 @@ def _fill(column: Tensors, value: Any) -> None:
         torch._foreach_add_(column, value)
 
 
-def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
-    """The hyperparameters in the form for the factors: numbers, or 0-dim tensors in double precision on the device.
+def _convert_for_factors(work: Work, read_on_host: bool) -> Factors:
+    """The hyperparameters in the form for `factors`: numbers, or 0-dim tensors in double precision on the device.
 
     With `read_on_host`, tensors on the CPU become numbers.
     """
@@ -240,7 +242,7 @@ def _add_dimension(xs: Tensors) -> Tensors:
 class StartedStep(NamedTuple):
     """A step before its update: everything that the update needs."""
 
-    hyper: Factors
+    hyper: Factors  # these two are in the form for lists
     factors: Factors
     columns: Columns
     write_back: Callable[[], None]  # call this after the update
@@ -251,10 +253,8 @@ def start_step(work: Work) -> StartedStep:
 
     The factors of the algorithm must not need scalar states.
     """
-    numbers = _hyperparameters(work, read_on_host=True)
+    hyper = _convert_for_factors(work, read_on_host=True)
     _count_step(work)
-    hyper, factors = _convert_for_lists(numbers, work.algorithm.factors(numbers, {}), work.columns["p"][0])
-    if work.widening is None:
-        return StartedStep(hyper, factors, work.columns, write_back=lambda: None)
-    [wide] = _widened_pieces(work, work.widening, in_blocks=False)
-    return StartedStep(hyper, factors, wide.columns, wide.write_back)
+    list_hyper, list_factors = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
+    [piece] = _pieces(work, in_blocks=False)
+    return StartedStep(list_hyper, list_factors, piece.columns, piece.write_back)

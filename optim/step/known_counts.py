@@ -30,7 +30,7 @@ class KnownCounts:
     def __init__(self) -> None:
         # By the id of a count: its tensor, its version at that moment, and the number, None if only the GPU has it.
         self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
-        self._unknown: dict[int, ref[Tensor]] = {}
+        self._captured: dict[int, ref[Tensor]] = {}
 
     def remember(self, counts: Tensors, value: Any) -> Any:
         """Remember that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
@@ -47,9 +47,9 @@ class KnownCounts:
         """Note that the GPU has computed the counts: the host does not know them, and must not read them every step."""
         self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
 
-    def mark_unknown(self, counts: Iterable[Tensor]) -> None:
+    def mark_captured(self, counts: Iterable[Tensor]) -> None:
         """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
-        self._unknown.update((id(x), ref(x)) for x in counts)
+        self._captured.update((id(x), ref(x)) for x in counts)
 
     def read(self, scalars: Columns, names: Iterable[str]) -> dict[str, list[float]] | None:
         """The numbers in the columns with these names, as far as they exist; None if only the GPU has one of them."""
@@ -65,7 +65,7 @@ class KnownCounts:
 
     def _read_column(self, counts: Tensors) -> list[float] | None:
         """The number in each count on a GPU. Counts that changed elsewhere are read from it."""
-        if self._unknown and any(id(x) in self._unknown and self._unknown[id(x)]() is x for x in counts):
+        if self._captured and any(id(x) in self._captured and self._captured[id(x)]() is x for x in counts):
             return None
         try:
             entries = [self._known[id(x)] for x in counts]

@@ -67,6 +67,7 @@ class PreparedGroup:
             columns[name] = list(map(itemgetter(name), states))
         for name in self._scalar_names:
             scalars[name] = list(map(itemgetter(name), states))
+        # The values of the hyperparameters are the first of the numbers.
         return Work(self._algorithm, dict(zip(self._algorithm.hyper, numbers)), columns, scalars)
 
 
@@ -110,12 +111,15 @@ def prepare_step(optimizer: Any, parts: list[tuple[Work, Route | None]]) -> Prep
         if not all(isinstance(x, PREPARED_TYPES) for x in numbers):
             return None
         active = [p for p in group["params"] if p.grad is not None]
-        work, route = next(remaining) if active else (Work(algorithm, {}, {"p": []}, {}), None)
+        if not active:
+            groups.append((PreparedGroup(group, Work(algorithm, hyper={}, columns={}, scalars={})), None))
+            continue
+        work, route = next(remaining)
         is_whole = len(active) == len(work.columns["p"]) and all(map(is_, active, work.columns["p"]))
-        if not is_whole or work.widening or (active and route is None):
+        if not is_whole or work.widening or route is None:
             return None  # the group has several parts, or the part has views of the tensors
         groups.append((PreparedGroup(group, work), route))
-        gradients += work.columns.get("g", ())
+        gradients += work.columns["g"]
     guards = make_guards(gradients) if gradients else None
     if guards is None:
         return None
@@ -129,11 +133,12 @@ def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:
 
 def _read_numbers(group: ParamGroup, names: list[str]) -> list[Any]:
     """The values of a group under these names, with tuples in place of lists; then the elements of the tuples."""
-    numbers: list[Any] = []
+    values: list[Any] = []
+    elements: list[Any] = []
     for name in names:
         value = group[name]
-        numbers.append(tuple(value) if isinstance(value, list) else value)
-    for value in numbers:  # the elements are appended
-        if isinstance(value, tuple):
-            numbers += value
-    return numbers
+        if isinstance(value, (list, tuple)):
+            value = tuple(value)
+            elements += value
+        values.append(value)
+    return values + elements

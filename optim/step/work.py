@@ -23,7 +23,9 @@ class Work(NamedTuple):
     """
 
     algorithm: Any  # the class whose `factors` and `update` apply
-    hyper: dict[str, Any]  # the hyperparameters, by name
+    # The hyperparameters by name. After `gather` they are as in the group. `_convert_for_factors` in execution.py then
+    # makes each a number or a tensor in double precision. (`update` gets a third form, from `_convert_for_lists`.)
+    hyper: dict[str, Any]
     columns: Columns
     scalars: Columns  # the states that are one number for each parameter
     placement: Placement | None = None  # the placement of distributed parameters
