@@ -81,25 +81,21 @@ class StateKeeper:
     def _follow_changes(self, optimizer: Any) -> None:
         """Let the state follow all parameters after a kind has changed."""
         class_name = type(optimizer).__name__
-        _check_each_once(optimizer)
+        places = _check_each_once(optimizer)
         for key in optimizer.state:
             if not isinstance(key, Tensor):
                 raise ValueError(
                     f"{class_name}: optimizer.state has the key {key!r}, which is not a parameter. Delete "
                     f"optimizer.state[{key!r}], and keep such a value in param_groups."
                 )
-        names: dict[Tensor, str] = {}  # the parameters that changed, with names for messages
-        for i, group in enumerate(optimizer.param_groups):
-            for j, p in enumerate(group["params"]):
-                if not self.has_fitting_state(p, optimizer.state):
-                    names[p] = f"parameter {j} of group {i}"
-        groups = _select_groups(optimizer, names)
-        remember_dtensor(names)
+        changed = {p: place for p, place in places.items() if not self.has_fitting_state(p, optimizer.state)}
+        groups = _select_groups(optimizer, changed)
+        remember_dtensor(changed)
         for group in groups:
             for p in group["params"]:
-                optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")
+                optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {changed[p]}: ")
         fresh = optimizer.initial_states(groups) if groups else {}
-        moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()}
+        moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, place) for p, place in changed.items()}
         self.keep(optimizer, moved)
 
     def reset(self, optimizer: Any, params: Tensor | Iterable[Tensor] | None) -> None:
@@ -142,8 +138,8 @@ def _tensor_kind(x: object) -> Any:
     return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
-def _check_each_once(optimizer: Any) -> None:
-    """Raise `ValueError` for a parameter that the groups have twice."""
+def _check_each_once(optimizer: Any) -> dict[Tensor, str]:
+    """The place of each parameter, for messages. Raises `ValueError` for a parameter that the groups have twice."""
     places: dict[Tensor, str] = {}
     for i, group in enumerate(optimizer.param_groups):
         for j, p in enumerate(group["params"]):
@@ -153,6 +149,7 @@ def _check_each_once(optimizer: Any) -> None:
                     f"{type(optimizer).__name__}: {places[p]} is also {place}. Put each parameter into one group, once."
                 )
             places[p] = place
+    return places
 
 
 def _select_groups(optimizer: Any, chosen: Container[Tensor]) -> list[ParamGroup]:
@@ -187,13 +184,13 @@ def make_guards(tensors: list[Any]) -> Any:
     return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
-def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, name: str) -> State:
+def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, place: str) -> State:
     """A parameter's state in tensors like the fresh ones. If there is no state with values, the fresh state itself."""
     if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
         return fresh
     if REMAINDER in state and REMAINDER not in fresh:
         warnings.warn(
-            f"{class_name}: {name} is {p.dtype} now, so the low bits of its master weights are lost. Call "
+            f"{class_name}: {place} is {p.dtype} now, so the low bits of its master weights are lost. Call "
             "optimizer.float32_parameters() before such a cast, and load its result after the cast.",
             stacklevel=2,
         )
@@ -203,7 +200,7 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, n
     for key in {**fresh, **state}:
         if key not in state or key not in fresh or cast_invariants(state[key]) != cast_invariants(fresh[key]):
             raise ValueError(
-                f"{class_name}: {name} is {describe_tensor(p)}, and its state {key!r} is "
+                f"{class_name}: {place} is {describe_tensor(p)}, and its state {key!r} is "
                 f"{describe_tensor(state.get(key))} instead of {describe_tensor(fresh.get(key))}. To reset the state "
                 "of this parameter, call optimizer.reset_state([parameter])."
             )
