@@ -74,18 +74,18 @@ class WidenedStep:
         """
         columns = {name: xs for name, xs in piece.columns.items() if name != REMAINDER}
         names, count = _bfloat16_columns(columns), len(columns["p"])
+        values: dict[str, list[tuple[Tensor, Sequence[int]]]] = {}
         is_flat = count > 1 and bool(names) and not torch.compiler.is_compiling()
         if is_flat and all([x.is_contiguous() for x in chain(*piece.columns.values())]):
-            values = {name: [flat] for name, flat in _read_flat(piece.columns, names).items()}
-            value_indices = [range(count)]
-            for name, (flat,) in values.items():
+            for name, flat in _read_flat(piece.columns, names).items():
+                values[name] = [(flat, range(count))]
                 columns[name] = split_like(flat, columns["p"])
         else:
-            values = _read_one_by_one(piece.columns, names)
-            value_indices = [range(i, i + 1) for i in range(count)]
-            columns.update(values)
+            columns.update(_read_one_by_one(piece.columns, names))
+            for name in names:
+                values[name] = [(value, [i]) for i, value in enumerate(columns[name])]
         columns["g"] = [g.float() for g in columns["g"]]
-        return WidenedPiece(columns, values, value_indices, piece, self)
+        return WidenedPiece(columns, values, piece, self)
 
     def noise(self, piece: Piece, column: str, indices: Sequence[int]) -> Tensor:
         """The noise for these tensors of a column, one after the other: a hash of seeds and element indices."""
@@ -101,8 +101,8 @@ class WidenedPiece(NamedTuple):
     """A piece in float32. Update its columns, then call `write_back()`."""
 
     columns: Columns
-    values: dict[str, list[Tensor]]  # the float32 tensors in place of bfloat16 tensors, by column
-    value_indices: list[range]  # for each of these values, the indices of its tensors in the column
+    # By column: the float32 tensors in place of bfloat16 tensors, each with the indices of its tensors in the column.
+    values: dict[str, list[tuple[Tensor, Sequence[int]]]]
     piece: Piece  # the tensors that were read
     step: WidenedStep
 
@@ -110,7 +110,7 @@ class WidenedPiece(NamedTuple):
         """Round the updated values into the tensors of the piece."""
         columns = self.piece.columns
         for name, values in self.values.items():
-            for value, indices in zip(values, self.value_indices):
+            for value, indices in values:
                 targets = [columns[name][i] for i in indices]
                 if name == "p" and REMAINDER in columns:
                     split_(value, targets, [columns[REMAINDER][i] for i in indices])
