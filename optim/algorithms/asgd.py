@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.maths.ops import where
+from timesched.maths.ops import clamp_min, where
 from timesched.types import ParamGroup
 
 from ..base.hyperparameters import Number, rule_table
@@ -94,9 +94,8 @@ class ASGD(RuleOptimizer):
     def factors_and_scalars(h: Factors, s: Factors, round_as_state: RoundAsState) -> tuple[Factors, Factors]:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the learning rate of the first step, as in torch
-        steps_averaged = t - h["t0"]
         new_eta = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
-        new_mu = 1 / (steps_averaged.clamp(min=1) if isinstance(steps_averaged, Tensor) else max(1.0, steps_averaged))
+        new_mu = 1 / clamp_min(t - h["t0"], 1.0)
         # The decay and the penalty's gradient have the same effect, so they are combined into one weight decay:
         #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
         #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g

@@ -95,16 +95,15 @@ class RAdam(RuleOptimizer):
         safe, safe_inf = clamp_min(rho, 5.0), clamp_min(rho_inf, 5.0)
         rectified = (safe - 4) * (safe - 2) * safe_inf / (safe * ((safe_inf - 4) * (safe_inf - 2)))
         minus_step_size = -lr / (1 - beta1**t)
+        zero = 0.0 * minus_step_size
         # Both cases of the rule are computed, one of them with 0, since a graph cannot branch on rho. The correction of
         # the second moment is folded into the step size. It is not folded into eps, which torch adds to the root of v:
         #     p -= (lr / (1 - beta1**t)) * m                                    where rho <= 5
         #     p -= (lr / (1 - beta1**t)) * r * sqrt(1 - beta2**t) * m / (sqrt(v) + eps)    elsewhere
         return {
             **moment_factors(h),
-            "minus_plain_step_size": where(adapts, 0.0 * minus_step_size, minus_step_size),
-            "minus_adaptive_step_size": where(
-                adapts, minus_step_size * (rectified * bias_correction2) ** 0.5, 0.0 * minus_step_size
-            ),
+            "minus_plain_step_size": where(adapts, zero, minus_step_size),
+            "minus_adaptive_step_size": where(adapts, minus_step_size * (rectified * bias_correction2) ** 0.5, zero),
             "decay_factor": 1 - lr * h["weight_decay"],
         }
 
