@@ -265,7 +265,7 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def factors(h: Factors, s: Factors) -> Factors:
-        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}  # the second: NorMuon
+        return {"one_minus_momentum": 1 - h["momentum"]}
 
     @staticmethod
     def update(
@@ -372,6 +372,10 @@ class NorMuon(Muon):
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = row_zeros(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
+
+    @staticmethod
+    def factors(h: Factors, s: Factors) -> Factors:
+        return {"one_minus_momentum": 1 - h["momentum"], "one_minus_beta2": 1 - h["beta2"]}
 
 
 def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
