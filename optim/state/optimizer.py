@@ -163,12 +163,36 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a group, and create its state at once. An invalid group raises an error, and nothing is added."""
+        where = f"{type(self).__name__}, group {len(self.param_groups)}: "
+        group = self._read_new_group(param_group, where)
+        algorithm, given_keys = self.algorithm_of(group), set(group)
+        group_count = len(self.param_groups)
+        try:
+            super().add_param_group(group)
+            if algorithm is not self:  # torch has filled the group from the defaults of this class
+                for key in self.defaults.keys() - given_keys:
+                    del group[key]
+                group.update({**algorithm.defaults, **group})
+            remember_dtensor(group["params"])
+            for p in group["params"]:
+                algorithm.check_parameter(p, group, where)
+            states = self.initial_states(self.param_groups[group_count:]) if self._is_ready else {}
+        except BaseException:
+            del self.param_groups[group_count:]
+            raise
+        if self._is_ready:
+            self._keeper.keep(self, states)
+
+    def _read_new_group(self, param_group: ParamGroup, where: str) -> ParamGroup:
+        """A copy of a group that a user adds, with its tags as a set and its parameters as a list. Checks its values.
+
+        `where`: the begin of a message.
+        """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group={param_group!r}: it must be a dict. Pass a dict with the key 'params'.")
         if "params" not in param_group:
             raise ValueError(f"param_group={param_group!r}: it has no 'params'. Put its parameters under this key.")
         group = dict(param_group)
-        where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = read_tags(group["tags"], where)
         algorithm = self.algorithm_of(group)
@@ -179,30 +203,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         check_group(algorithm.hyper, group, where)
         algorithm.check_combination({**algorithm.defaults, **group}, where)
-        group_count = len(self.param_groups)
         params = group["params"]
         if not isinstance(params, set):  # torch refuses a set, since it has no order
             group["params"] = params = [params] if isinstance(params, Tensor) else list(params)
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in params]
         if len({id(x) for x in tensors}) < len(tensors):
             raise ValueError(f"{where}params has a parameter twice. Pass each parameter once.")
-        given_keys = set(group)
-        try:
-            super().add_param_group(group)
-            if algorithm is not self:  # torch has filled the group from the defaults of this class
-                for key in self.defaults.keys() - given_keys:
-                    del group[key]
-                for key, value in algorithm.defaults.items():
-                    group.setdefault(key, value)
-            remember_dtensor(group["params"])
-            for p in group["params"]:
-                algorithm.check_parameter(p, group, where)
-            states = self.initial_states(self.param_groups[group_count:]) if self._is_ready else {}
-        except BaseException:
-            del self.param_groups[group_count:]
-            raise
-        if self._is_ready:
-            self._keeper.keep(self, states)
+        return group
 
     def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
         """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
