@@ -189,11 +189,8 @@ def _require_fit(value: Any, current: object, where: str) -> Any:
     if current.dim() == 0 and isinstance(value, (int, float, Tensor)):  # the counters of older versions
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value
-    if (
-        cast_invariants(value) != cast_invariants(current)
-        or value.layout is not current.layout
-        or (value.is_meta and not current.is_meta)
-    ):
+    differs = cast_invariants(value) != cast_invariants(current) or value.layout is not current.layout
+    if differs or (value.is_meta and not current.is_meta):
         raise ValueError(
             f"{where}it is {describe_tensor(value)}, but this optimizer has {describe_tensor(current)}. Build the "
             "optimizer like the saved one. To load state that is distributed differently, use "

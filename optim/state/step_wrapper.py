@@ -63,10 +63,8 @@ def _step_between_hooks(optimizer: Any, step: StepMethod, args: tuple[object, ..
             loss = step(optimizer, *step_args, **step_kwargs)
             optimizer._keeper.check_no_new_state(optimizer)
     optimizer._optimizer_step_code()
-    for hook in (
-        *optimizer._optimizer_step_post_hooks.values(),
-        *torch_optimizer._global_optimizer_post_hooks.values(),
-    ):
+    hooks = (*optimizer._optimizer_step_post_hooks.values(), *torch_optimizer._global_optimizer_post_hooks.values())
+    for hook in hooks:
         hook(optimizer, (optimizer, *args), kwargs)
     return loss
 

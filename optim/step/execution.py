@@ -164,7 +164,7 @@ def _pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
 
     Write each piece back before you ask for the next one.
     """
-    pieces: Iterable[Piece] = blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))]
+    pieces = blocks(work.columns) if in_blocks else [Piece(work.columns, range(len(work.columns["p"])))]
     if work.widening is None:
         return pieces
     return map(WidenedStep(work.widening, work.columns, work.scalars.get(STEP, [])).read, pieces)

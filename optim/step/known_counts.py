@@ -69,9 +69,8 @@ class KnownCounts:
             return None
         try:
             entries = [self._known[id(x)] for x in counts]
-            if all(
-                [tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in zip(counts, entries)]
-            ):
+            pairs = zip(counts, entries)
+            if all([tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in pairs]):
                 known = [number for _, _, number in entries if number is not None]
                 return known if len(known) == len(entries) else None
         except KeyError:  # a count that was never remembered
