@@ -110,17 +110,21 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
     if x.numel() == 0:
         return x
     is_single = len(x) == 1  # a single matrix uses the product of two matrices, not of batches
-    x = x[0] if is_single else x
-    least_norm = h["eps"]
-    if is_zero(least_norm):  # after this division the norm is 0, or at least 1
-        x, least_norm = x / _powers_of_two(x), 1.0
-    norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
-    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
+    x = _normalize(x[0] if is_single else x, h, norm_factor)
     for a, b, c in triples:
         gram = x @ x.mT
         polynomial = _addmm(gram, gram, gram, b, c)  # b*A + c*A@A
         x = _addmm(x, polynomial, x, a)  # a*X + (b*A + c*A@A) @ X
     return x[None] if is_single else x
+
+
+def _normalize(x: Tensor, h: Factors, norm_factor: float) -> Tensor:
+    """Divide each matrix by `norm_factor` times its norm, or by `eps` if `eps` is larger."""
+    least_norm = h["eps"]
+    if is_zero(least_norm):  # after this division the norm is 0, or at least 1
+        x, least_norm = x / _powers_of_two(x), 1.0
+    norm: Tensor = x.norm() if x.dim() == 2 else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
+    return x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
 
 
 def _powers_of_two(x: Tensor) -> Tensor:
