@@ -96,6 +96,7 @@ class Timing:
             )
         if t1 == t0:
             return 0.0
+        # The average equals the weights until it has begun, both at the last step and now.
         if times.start is not None and not (begun and group["begun"] and times.has_begun(last)):
             return 1.0
         # The formulas of k in the docstring of WeightAverage, each as 1 - k.

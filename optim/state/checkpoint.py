@@ -153,8 +153,8 @@ def _adapt_state(optimizer: Any, saved_state: State, p: Tensor, group: ParamGrou
                 f"in {p.dtype}."
             )
         saved_state[REMAINDER] = remainder
-    to_nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
-    if to_nearest is not None and STEP not in to_nearest:  # only stochastic rounding needs the count of steps
+    needed_without_rounding = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
+    if needed_without_rounding is not None and STEP not in needed_without_rounding:  # only rounding needs the count
         step = saved_state.pop(STEP, 0)
         if STEP in state:
             saved_state[STEP] = step

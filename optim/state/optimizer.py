@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -211,14 +212,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise ValueError(f"{where}params has a parameter twice. Pass each parameter once.")
         return group
 
-    def check_not_all_on_meta(self, params: Iterable[Tensor]) -> None:
+    def check_not_all_on_meta(self, params: list[Tensor]) -> None:
         """Raise `RuntimeError` for a step that can train nothing: `model.to_empty()` has replaced the parameters."""
-        has_parameters = False
-        for p in params:
-            if not p.is_meta or p.grad is not None:
-                return
-            has_parameters = True
-        if has_parameters:
+        if params and all(map(attrgetter("is_meta"), params)) and all(p.grad is None for p in params):
             raise RuntimeError(
                 f"{type(self).__name__}: all parameters are on the meta device, and none has a gradient. "
                 f"model.to_empty() replaces the parameters of a model. Make the {type(self).__name__} after it."
