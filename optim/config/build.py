@@ -168,7 +168,9 @@ def configure_lr_scheduler(
                 f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
             )
     scheduler = make_from_spec(spec, optimizer)
-    return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
+    if not adjust_learning_rate:
+        return scheduler
+    return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
 
 
 def build(model: object, config: Any, clock: State | None = None) -> Built:

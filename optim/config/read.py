@@ -153,11 +153,10 @@ def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     Raises `TypeError` for a config that is not a mapping, and `ValueError` for several trainers and for contradictions
     in the old form.
     """
-    trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
-    if isinstance(trainer, list):
+    while isinstance(trainer := _find_trainer(config), list):
         if len(trainer) != 1:
             raise ValueError(f"config has {len(trainer)} trainers. Pass one of them, as in config['trainer'][0].")
-        return read_sections(trainer[0], has_clock)
+        config = trainer[0]
     if isinstance(trainer, dict):
         config = trainer.get("init")
     if not isinstance(config, dict):
@@ -173,6 +172,11 @@ def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     entries = result.get("schedulers")
     entries = [] if entries is None else entries if isinstance(entries, list) else [entries]
     return {"optimizer": None, **result, "schedulers": entries}
+
+
+def _find_trainer(config: object) -> Any:
+    """The `trainer` section of a Trainer's file, which may be a list of such files. None for any other config."""
+    return config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
 
 
 def find_unknown_keys(config: Mapping[str, object]) -> list[ValueError]:
