@@ -271,7 +271,7 @@ def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, A
     groups = grouped.optimizer.param_groups
     if isinstance(grouped.spec, Given) or not (decaying := decaying_groups(groups, schedulers.values())):
         return ""
-    no_decay = grouped.spec.options["no_decay"]
+    no_decay = grouped.spec.grouping["no_decay"]
     key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
     norm_groups = norm_and_bias_names(grouped.parameters, groups)
     if decaying.isdisjoint(norm_groups):
@@ -301,14 +301,18 @@ def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
         return GroupedOptimizer(spec, _make_given(spec, model, "optimizer"))
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
-    parameters, options = find_parameters(model), dict(spec.options)
-    rules = [*options.pop("rules"), *read_factor_claims(model, parameters, options.pop(FACTOR, None))]
-    groups = configure_param_groups(model, rules, **options)
+    parameters, grouping = find_parameters(model), dict(spec.grouping)
+    rules = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
+    groups = configure_param_groups(model, rules, **grouping)
     settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
     optimizer = spec.constructor.cls(groups, **spec.arguments)
     no_decay_groups, unset_lr_groups = set[int](), set[int]()
     for i, values in enumerate(settings):
-        if spec.has_no_decay and options["no_decay"] is not False and comparable_value(values.get("weight_decay")) == 0:
+        if (
+            spec.has_no_decay
+            and grouping["no_decay"] is not False
+            and comparable_value(values.get("weight_decay")) == 0
+        ):
             no_decay_groups.add(i)
         if spec.lacks_lr and "lr" not in values:
             unset_lr_groups.add(i)
