@@ -308,11 +308,7 @@ def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
     optimizer = spec.constructor.cls(groups, **spec.arguments)
     no_decay_groups, unset_lr_groups = set[int](), set[int]()
     for i, values in enumerate(settings):
-        if (
-            spec.has_no_decay
-            and grouping["no_decay"] is not False
-            and comparable_value(values.get("weight_decay")) == 0
-        ):
+        if spec.excludes_decay and comparable_value(values.get("weight_decay")) == 0:
             no_decay_groups.add(i)
         if spec.lacks_lr and "lr" not in values:
             unset_lr_groups.add(i)

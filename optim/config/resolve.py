@@ -158,7 +158,7 @@ class OptimizerSpec:
     constructor: Constructor
     arguments: dict[str, Any]
     grouping: Mapping[str, Any]  # arguments of configure_param_groups()
-    has_no_decay: bool  # the config has the key `no_decay`
+    excludes_decay: bool  # the config's `no_decay` leaves parameters without weight decay
     lacks_lr: bool  # neither the entry nor the class has a learning rate: the schedulers must set it
 
 
@@ -175,7 +175,7 @@ class Plan:
     problems: Problems
 
     def attempt(
-        self, make: Callable[..., object], spec: Spec | OptimizerSpec | Given | None, *arguments: object
+        self, make: Callable[..., object], spec: Any, *arguments: object
     ) -> Any:
         """Make the object of a specification. If this fails, keep the error, which begins with its path."""
         return None if spec is None else self.problems.attempt(make, spec, *arguments, path=spec.path)
@@ -244,7 +244,6 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
     rules = arguments.pop("params", None)
     grouping = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
     grouping["rules"] = _read_claims(rules, f"{path}.params", constructor, problems) if rules else []
-    has_no_decay = "no_decay" in grouping
     if issubclass(constructor.cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
         grouping.setdefault("matrices", "muon")
     # The learning rate
@@ -256,17 +255,15 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
         del arguments["correct_bias"]  # Adam always corrects the bias
     arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
-    if not has_no_decay:  # without weight decay, a split would only make more groups
+    excludes_decay = grouping.get("no_decay", False) is not False
+    if "no_decay" not in grouping:  # without weight decay, a split would only make more groups
         grouping["no_decay"] = "decay_tag" in grouping or _has_weight_decay(constructor, arguments)
-    return OptimizerSpec(path, constructor, arguments, grouping, has_no_decay=has_no_decay, lacks_lr=bool(missing))
+    return OptimizerSpec(path, constructor, arguments, grouping, excludes_decay=excludes_decay, lacks_lr=bool(missing))
 
 
 def _read_claims(rules: Any, path: str, constructor: Constructor, problems: Problems) -> list[Claim]:
     """Read the rules for the groups of an optimizer. The errors of wrong rules are added to the problems."""
-    if isinstance(rules, Mapping):
-        rules = [rules]
-    else:
-        rules = problems.attempt(require_rules, rules, path) or []
+    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(require_rules, rules, path) or []
     return [problems.attempt(_read_claim, rule, f"{path}[{i}]", constructor) for i, rule in enumerate(rules)]
 
 
