@@ -196,11 +196,11 @@ def public_name(kind: type) -> str:
 
 def has_step_of(kind: Any, base: Any) -> bool:
     """Whether a class overrides neither of the methods of its base that make state."""
-    is_step_same = remove_wrappers(kind.step) is remove_wrappers(base.step)
-    return is_step_same and remove_wrappers(kind._init_group) is remove_wrappers(base._init_group)
+    is_step_same = unwrap_method(kind.step) is unwrap_method(base.step)
+    return is_step_same and unwrap_method(kind._init_group) is unwrap_method(base._init_group)
 
 
-def remove_wrappers(method: Any) -> Any:
+def unwrap_method(method: Any) -> Any:
     """A method without torch's wrappers. (torch wraps the step of a class when its first object is made.)"""
     while hasattr(method, "__wrapped__") and method.__globals__.get("__name__", "").startswith("torch."):
         method = method.__wrapped__

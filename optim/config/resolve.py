@@ -174,9 +174,7 @@ class Plan:
     schedulers: Mapping[str, Spec | Given | None]  # by their paths
     problems: Problems
 
-    def attempt(
-        self, make: Callable[..., object], spec: Any, *arguments: object
-    ) -> Any:
+    def attempt(self, make: Callable[..., object], spec: Any, *arguments: object) -> Any:
         """Make the object of a specification. If this fails, keep the error, which begins with its path."""
         return None if spec is None else self.problems.attempt(make, spec, *arguments, path=spec.path)
 
