@@ -114,16 +114,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return scheduler
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        total_iters: object = None,
-        last_epoch: int = -1,
-        *,
-        param_group_tags: Tags = None,
-        clock: State | None = None,
-        on_change: str = "same",
-        schedule: Schedule | None = None,
-    ) -> None:
+        self, optimizer: Optimizer, total_iters: object = None, last_epoch: int = -1, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same", schedule: Schedule | None = None,
+    ) -> None:  # fmt: skip
         name = type(self).__name__
         if schedule is None and not self._has_own_hook():
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
@@ -149,8 +142,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """
         names = {field.name: self.argument_names.get(field.name, field.name) for field in formula.arguments()}
         closed_form = formula(**{field: arguments[name] for field, name in names.items()}, scheduler=self)
-        for field, name in names.items():
-            vars(self)[name] = getattr(closed_form, field)
+        vars(self).update({name: getattr(closed_form, field) for field, name in names.items()})
         closed_form = self._add_functions(closed_form)
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
         Scheduler.__init__(self, arguments["optimizer"], total, schedule=closed_form, **arguments["options"])
@@ -212,18 +204,15 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     # The count
 
-    def _read_last_epoch(self) -> Tensor:
+    @property
+    def last_epoch(self) -> Any:
+        """The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute."""
         count = self._cursor.steps
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
-    def _set_last_epoch(self, count: Any) -> None:
+    @last_epoch.setter
+    def last_epoch(self, count: Any) -> None:
         Bound._set_last_epoch(self, count.item() if isinstance(count, Tensor) and count.numel() == 1 else count)
-
-    last_epoch: Any = property(
-        _read_last_epoch,
-        _set_last_epoch,
-        doc="The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute.",
-    )
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 

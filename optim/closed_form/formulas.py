@@ -399,12 +399,11 @@ class Lambda(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         index = frame.mark(as_time(0)).index
-        initial, functions = self.initial_val, self.functions
 
         def value(counts: Counts) -> Any:
             step = as_step(counts[index])
-            product: Any = initial
-            for function in functions:
+            product: Any = self.initial_val
+            for function in self.functions:
                 product = product * _call(function, step.clone())
             return product
 

@@ -10,7 +10,8 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
-from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
+from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor
+from timesched.binding.owner import Refusal
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.reading import prefix_errors
@@ -304,14 +305,11 @@ def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
     parameters, grouping = find_parameters(model), dict(spec.grouping)
     rules = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
     groups = configure_param_groups(model, rules, **grouping)
-    settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
+    # before the optimizer adds its defaults to the groups:
+    decays = [comparable_value(group.get("weight_decay")) for group in groups]
+    no_decay_groups = {i for i, decay in enumerate(decays) if spec.excludes_decay and decay == 0}
+    unset_lr_groups = {i for i, group in enumerate(groups) if spec.lacks_lr and "lr" not in group}
     optimizer = spec.constructor.cls(groups, **spec.arguments)
-    no_decay_groups, unset_lr_groups = set[int](), set[int]()
-    for i, values in enumerate(settings):
-        if spec.excludes_decay and comparable_value(values.get("weight_decay")) == 0:
-            no_decay_groups.add(i)
-        if spec.lacks_lr and "lr" not in values:
-            unset_lr_groups.add(i)
     return GroupedOptimizer(spec, optimizer, no_decay_groups, unset_lr_groups, parameters)
 
 
@@ -334,10 +332,8 @@ def check_learning_rates(grouped: GroupedOptimizer, schedulers: Mapping[str, obj
     """
     if isinstance(grouped.spec, Given):
         return
-    unset = set(grouped.unset_lr_groups)
-    for scheduler in schedulers.values():
-        if isinstance(scheduler, lr_scheduler.LRScheduler):
-            unset.difference_update(scheduler.indices)
+    lr_schedulers = [value for value in schedulers.values() if isinstance(value, lr_scheduler.LRScheduler)]
+    unset = set(grouped.unset_lr_groups).difference(*(scheduler.indices for scheduler in lr_schedulers))
     if unset:
         raise ValueError(
             f"{grouped.spec.path}: no scheduler sets the learning rate of parameter group {min(unset)}. Give the "
@@ -374,9 +370,7 @@ def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> 
                 "clock=timesched.Clock(...)."
             )
         return bind(scheduler, optimizer, clock, **spec.options)
-    is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
-    groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
-    if any(map(loses_learning_rate_factor, groups)):
+    if scheduler.refusal is Refusal.UNUSED_FACTOR:
         return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
     return scheduler
 
@@ -419,8 +413,7 @@ def _check_written(scheduler: object, no_decay_groups: Set[int]) -> None:
     """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
     if isinstance(scheduler, Bound):
         scheduler.catch_up()
-    indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
-    if indices:
+    if indices := no_decay_groups & scheduled_groups(scheduler):
         raise ValueError(
             f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. Give "
             f"the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."

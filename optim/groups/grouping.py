@@ -100,7 +100,7 @@ def configure_param_groups(
     _check_learning_rate(lr, layer_decay, layers, matrices)
     _check_base_model(base_model, base_rule, lr, weight_decay, matrices)
     heads = None if output_head is None else read_selectors(output_head, "output_head")
-    claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"})
+    claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"}, layers=False)
     decay_tags = read_tags(decay_tag, "decay_tag: ")
 
     parameters = find_parameters(model)

@@ -129,9 +129,7 @@ def _model_groups(model: Any) -> tuple[Mapping[Any, Any], dict[Any, float]]:
     return globs, {name: group.scale for name, group in groups.items() if group.scale != 1.0}
 
 
-def make_claims(
-    selectors: Sequence[Selector], argument: str, settings: Mapping[str, object], layers: bool = False
-) -> list[Claim]:
+def make_claims(selectors: Iterable[Selector], argument: str, settings: dict[str, Any], layers: bool) -> list[Claim]:
     """Make a claim for each of the globs and layer types that were read from `argument`."""
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
