@@ -22,8 +22,8 @@ BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
 Owner = tuple[type[nn.Module], str]
-# A parameter, its name in the model, the same without the parts that wrappers add, the modules down to the owner, and
-# its name in the owner. A shared parameter has several uses.
+# A parameter, its name in the model (`raw`), the same without the parts that wrappers add (`clean`), the modules down
+# to the owner, and its name in the owner. A shared parameter has several uses.
 Use = tuple[Tensor, str, str, list[nn.Module], str]
 
 
