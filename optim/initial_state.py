@@ -119,13 +119,12 @@ def state_bytes(target: torch.optim.Optimizer | tuple[object, ...]) -> int:
 
 def make_optimizer(target: object, fake: FakeTensorMode) -> torch.optim.Optimizer:
     """Make an optimizer from its class, parameters and arguments."""
-    kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
+    kind, params, *rest = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise TypeError(f"state_bytes.target={target!r:.80}: no optimizer. Pass one, or (class, params, arguments).")
-    values: dict[str, Any] = dict(*arguments)
-    for key, x in values.items():
-        if isinstance(x, Tensor):  # the class may read its value, which a fake tensor does not have
-            values[key] = x.item()
+    arguments: dict[str, Any] = dict(*rest)
+    # The class may read the value of a tensor, which a fake tensor does not have.
+    values: dict[str, Any] = {key: x.item() if isinstance(x, Tensor) else x for key, x in arguments.items()}
     with fake:
         return kind(params, **values)
 
@@ -196,11 +195,11 @@ def public_name(kind: type) -> str:
 
 def has_step_of(kind: Any, base: Any) -> bool:
     """Whether a class overrides neither of the methods of its base that make state."""
-    is_step_same = remove_wrappers(kind.step) is remove_wrappers(base.step)
-    return is_step_same and remove_wrappers(kind._init_group) is remove_wrappers(base._init_group)
+    names = ("step", "_init_group")
+    return all(unwrap_method(getattr(kind, name)) is unwrap_method(getattr(base, name)) for name in names)
 
 
-def remove_wrappers(method: Any) -> Any:
+def unwrap_method(method: Any) -> Any:
     """A method without torch's wrappers. (torch wraps the step of a class when its first object is made.)"""
     while hasattr(method, "__wrapped__") and method.__globals__.get("__name__", "").startswith("torch."):
         method = method.__wrapped__

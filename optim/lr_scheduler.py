@@ -88,9 +88,11 @@ class LRScheduler(Scheduler):
 
     def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
         super()._construct(formula, arguments)
-        if not self._has_positional_arguments or not hasattr(torch.optim.lr_scheduler, type(self).__name__):
-            return
-        # A learning rate that is passed by position may be a count, in torch's order.
+        if self._has_positional_arguments and hasattr(torch.optim.lr_scheduler, type(self).__name__):
+            self._warn_of_counts_as_rates()
+
+    def _warn_of_counts_as_rates(self) -> None:
+        """Warn if a learning rate that is passed by position may be a count, in torch's order."""
         values = [vars(self).get(name) for name in self.argument_names.values()]
         highest = max([float(value) for value in values if isinstance(value, (int, float))], default=0.0)
         initial = min(float(selected.initial_value) for selected in self._target.selected)
@@ -98,7 +100,7 @@ class LRScheduler(Scheduler):
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. "
                 f"Pass the arguments by name: they are learning rates, in a different order from torch's.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.

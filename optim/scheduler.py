@@ -114,16 +114,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return scheduler
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        total_iters: object = None,
-        last_epoch: int = -1,
-        *,
-        param_group_tags: Tags = None,
-        clock: State | None = None,
-        on_change: str = "same",
-        schedule: Schedule | None = None,
-    ) -> None:
+        self, optimizer: Optimizer, total_iters: object = None, last_epoch: int = -1, *, param_group_tags: Tags = None,
+        clock: State | None = None, on_change: str = "same", schedule: Schedule | None = None,
+    ) -> None:  # fmt: skip
         name = type(self).__name__
         if schedule is None and not self._has_own_hook():
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
@@ -135,7 +128,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
         if self._has_own_hook():
-            self._formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
+            self._constructor_formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
             schedule = UserClosedForm.of(self)
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
@@ -145,28 +138,27 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
         """The common part of all public constructors. The arguments of the closed form become attributes.
 
-        `arguments`: the constructor's arguments, `locals()` there. Between the optimizer and the options are the
-        arguments of the closed form, in the order of its fields.
+        `arguments`: the constructor's arguments, `locals()` there.
         """
-        _, optimizer, *values, options = arguments.values()
-        closed_form = formula(*values, scheduler=self)
-        for field in closed_form.arguments():
-            name = self.argument_names.get(field.name, field.name)
-            vars(self)[name] = getattr(closed_form, field.name)
+        names = {field.name: self.argument_names.get(field.name, field.name) for field in formula.arguments()}
+        closed_form = formula(**{field: arguments[name] for field, name in names.items()}, scheduler=self)
+        vars(self).update({name: getattr(closed_form, field) for field, name in names.items()})
         closed_form = self._add_functions(closed_form)
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
-        Scheduler.__init__(self, optimizer, total, schedule=closed_form, **options)
+        Scheduler.__init__(self, arguments["optimizer"], total, schedule=closed_form, **arguments["options"])
 
     def _add_functions(self, closed_form: Any) -> Any:
         """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
         return closed_form
 
-    # The closed form. A user's subclass may override the method that `hook` names. The scheduler then has a schedule
-    # that calls this method, in which `super()` evaluates the closed form of the constructor, if there is one.
+    # The closed form. A user's subclass may override the method that `hook` names. A step then calls, in this order:
+    #   step() -> the evaluator -> UserClosedForm, which is the schedule -> at_step(), which sets `last_epoch`
+    #   -> the user's method -> super() in it, if it is called: _get_closed_form() below
+    #   -> _constructor_formula, the evaluator of the formula of the class that the user derived from.
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
-        formula = self._formula if self._has_own_hook() else self._evaluator
+        formula = self._constructor_formula if self._has_own_hook() else self._evaluator
         if self.clock is None:
             return as_tensor(formula.value((self.last_epoch,)))
         return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))
@@ -212,18 +204,15 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     # The count
 
-    def _read_last_epoch(self) -> Tensor:
+    @property
+    def last_epoch(self) -> Any:
+        """The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute."""
         count = self._cursor.steps
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
-    def _set_last_epoch(self, count: Any) -> None:
+    @last_epoch.setter
+    def last_epoch(self, count: Any) -> None:
         Bound._set_last_epoch(self, count.item() if isinstance(count, Tensor) and count.numel() == 1 else count)
-
-    last_epoch: Any = property(
-        _read_last_epoch,
-        _set_last_epoch,
-        doc="The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute.",
-    )
 
     # Methods of the reference suite, for training scripts that were written for it. `step()` calls none of them.
 

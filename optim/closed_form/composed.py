@@ -12,8 +12,10 @@ from typing_extensions import Unpack
 
 from timesched.binding.groups import select_groups
 from timesched.rules import COUNTS
+from timesched.run.horizon import State
 from timesched.schedulers.composition import SequenceScheduler
 from timesched.time.units import TimeError
+from timesched.types import Tags
 
 from ..scheduler import Options, Scheduler
 from .formulas import Chain, Steps, as_time
@@ -84,28 +86,30 @@ def _require_schedulers(parent: Scheduler, schedulers: object) -> list[Scheduler
 def _resolve_options(parent: Scheduler, optimizer: object, children: Sequence[Scheduler], options: Options) -> Options:
     """The options of a parent. Where they have no tags or no clock, it gets the tags and the clock of its children.
 
-    Raises `ValueError` unless the children are new schedulers of one optimizer, key, clock and choice of groups.
+    Raises the errors of `_check_child`.
     """
     tags, clock = options.get("param_group_tags"), options.get("clock")
     tags = children[0].tags if tags is None else tags
     for i, child in enumerate(children):
         path = f"{type(parent).__name__}.schedulers[{i}]"
-        if child.optimizer is not optimizer:
-            raise ValueError(f"{path}: its optimizer differs. Make all schedulers with the same optimizer.")
-        if child.param_group_key != parent.param_group_key:
-            key = child.param_group_key
-            raise ValueError(f"{path}: it schedules {key!r}. Pass schedulers of {parent.param_group_key!r}.")
-        if int(child.last_epoch):
-            raise ValueError(
-                f"{path}: it is at step {int(child.last_epoch)}. Combine schedulers before their first step."
-            )
-        if child.clock is not None and clock not in (None, child.clock):
-            raise ValueError(f"{path}: its clock differs. Make all schedulers with one clock.")
+        _check_child(path, child, optimizer, parent.param_group_key, tags, clock)
         clock = clock or child.clock
-        groups = child.optimizer.param_groups
-        if select_groups(groups, child.tags) != select_groups(groups, tags):
-            raise ValueError(
-                f"{path}: its tags are {child.tags!r}, and the others have {tags!r}. Make all schedulers with the same "
-                f"param_group_tags."
-            )
     return {**options, "param_group_tags": tags, "clock": clock}
+
+
+def _check_child(path: str, child: Scheduler, optimizer: object, key: str, tags: Tags, clock: State | None) -> None:
+    """Raise `ValueError` unless a child is a new scheduler of its parent's optimizer, key, tags and clock."""
+    if child.optimizer is not optimizer:
+        raise ValueError(f"{path}: its optimizer differs. Make all schedulers with the same optimizer.")
+    if child.param_group_key != key:
+        raise ValueError(f"{path}: it schedules {child.param_group_key!r}. Pass schedulers of {key!r}.")
+    if int(child.last_epoch):
+        raise ValueError(f"{path}: it is at step {int(child.last_epoch)}. Combine schedulers before their first step.")
+    if child.clock is not None and clock not in (None, child.clock):
+        raise ValueError(f"{path}: its clock differs. Make all schedulers with one clock.")
+    groups = child.optimizer.param_groups
+    if select_groups(groups, child.tags) != select_groups(groups, tags):
+        raise ValueError(
+            f"{path}: its tags are {child.tags!r}, and the others have {tags!r}. Make all schedulers with the same "
+            f"param_group_tags."
+        )

@@ -52,9 +52,10 @@ class ClosedForm(Schedule):
             object.__setattr__(self, argument.name, value)
         self.check(class_name)
 
-    def arguments(self) -> list[Field[Any]]:
+    @classmethod
+    def arguments(cls) -> list[Field[Any]]:
         """The fields that are arguments of the user, which are read and checked."""
-        return [argument for argument in fields(self) if "read" in argument.metadata]
+        return [argument for argument in fields(cls) if "read" in argument.metadata]
 
     def check(self, class_name: str) -> None:
         """Raise `TimeError`, which begins with the name of the class, if fields contradict each other."""
@@ -398,12 +399,11 @@ class Lambda(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         index = frame.mark(as_time(0)).index
-        initial, functions = self.initial_val, self.functions
 
         def value(counts: Counts) -> Any:
             step = as_step(counts[index])
-            product: Any = initial
-            for function in functions:
+            product: Any = self.initial_val
+            for function in self.functions:
                 product = product * _call(function, step.clone())
             return product
 

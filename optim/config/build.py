@@ -10,7 +10,8 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from timesched.binding import Bound, bind
-from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor, loses_learning_rate_factor
+from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor
+from timesched.binding.owner import Refusal
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.reading import prefix_errors
@@ -168,7 +169,9 @@ def configure_lr_scheduler(
                 f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
             )
     scheduler = make_from_spec(spec, optimizer)
-    return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
+    if not adjust_learning_rate:
+        return scheduler
+    return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
 
 
 def build(model: object, config: Any, clock: State | None = None) -> Built:
@@ -269,7 +272,7 @@ def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, A
     groups = grouped.optimizer.param_groups
     if isinstance(grouped.spec, Given) or not (decaying := decaying_groups(groups, schedulers.values())):
         return ""
-    no_decay = grouped.spec.options["no_decay"]
+    no_decay = grouped.spec.grouping["no_decay"]
     key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
     norm_groups = norm_and_bias_names(grouped.parameters, groups)
     if decaying.isdisjoint(norm_groups):
@@ -299,17 +302,14 @@ def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
         return GroupedOptimizer(spec, _make_given(spec, model, "optimizer"))
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
-    parameters, options = find_parameters(model), dict(spec.options)
-    rules = [*options.pop("rules"), *read_factor_claims(model, parameters, options.pop(FACTOR, None))]
-    groups = configure_param_groups(model, rules, **options)
-    settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
+    parameters, grouping = find_parameters(model), dict(spec.grouping)
+    rules = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
+    groups = configure_param_groups(model, rules, **grouping)
+    # before the optimizer adds its defaults to the groups:
+    decays = [comparable_value(group.get("weight_decay")) for group in groups]
+    no_decay_groups = {i for i, decay in enumerate(decays) if spec.excludes_decay and decay == 0}
+    unset_lr_groups = {i for i, group in enumerate(groups) if spec.lacks_lr and "lr" not in group}
     optimizer = spec.constructor.cls(groups, **spec.arguments)
-    no_decay_groups, unset_lr_groups = set[int](), set[int]()
-    for i, values in enumerate(settings):
-        if spec.has_no_decay and options["no_decay"] is not False and comparable_value(values.get("weight_decay")) == 0:
-            no_decay_groups.add(i)
-        if spec.lacks_lr and "lr" not in values:
-            unset_lr_groups.add(i)
     return GroupedOptimizer(spec, optimizer, no_decay_groups, unset_lr_groups, parameters)
 
 
@@ -332,10 +332,8 @@ def check_learning_rates(grouped: GroupedOptimizer, schedulers: Mapping[str, obj
     """
     if isinstance(grouped.spec, Given):
         return
-    unset = set(grouped.unset_lr_groups)
-    for scheduler in schedulers.values():
-        if isinstance(scheduler, lr_scheduler.LRScheduler):
-            unset.difference_update(scheduler.indices)
+    lr_schedulers = [value for value in schedulers.values() if isinstance(value, lr_scheduler.LRScheduler)]
+    unset = set(grouped.unset_lr_groups).difference(*(scheduler.indices for scheduler in lr_schedulers))
     if unset:
         raise ValueError(
             f"{grouped.spec.path}: no scheduler sets the learning rate of parameter group {min(unset)}. Give the "
@@ -372,9 +370,7 @@ def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> 
                 "clock=timesched.Clock(...)."
             )
         return bind(scheduler, optimizer, clock, **spec.options)
-    is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
-    groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
-    if any(map(loses_learning_rate_factor, groups)):
+    if scheduler.refusal is Refusal.UNUSED_FACTOR:
         return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
     return scheduler
 
@@ -417,8 +413,7 @@ def _check_written(scheduler: object, no_decay_groups: Set[int]) -> None:
     """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
     if isinstance(scheduler, Bound):
         scheduler.catch_up()
-    indices = no_decay_groups & scheduled_groups(scheduler) if no_decay_groups else set()
-    if indices:
+    if indices := no_decay_groups & scheduled_groups(scheduler):
         raise ValueError(
             f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. Give "
             f"the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."

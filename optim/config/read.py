@@ -85,11 +85,12 @@ def _parse_yaml(text: str, source: str) -> Any:
     return _Copier(_PLAIN).copy(content, "config")
 
 
+@dataclass
 class _Copier:
     """Copies mappings and lists as dicts and lists, with values of `types`. The size of a config is limited."""
 
-    def __init__(self, types: Any) -> None:
-        self.types, self.nodes = types, 0
+    types: Any
+    nodes: int = 0  # the number of values so far
 
     def copy(self, value: object, path: str, level: int = 0) -> Any:
         """A copy of a value. `level`: how many containers are around it."""
@@ -153,11 +154,12 @@ def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     Raises `TypeError` for a config that is not a mapping, and `ValueError` for several trainers and for contradictions
     in the old form.
     """
-    trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
-    if isinstance(trainer, list):
+    trainer: Any = [config]
+    while isinstance(trainer, list):  # the section of a file may be a list of such files
         if len(trainer) != 1:
             raise ValueError(f"config has {len(trainer)} trainers. Pass one of them, as in config['trainer'][0].")
-        return read_sections(trainer[0], has_clock)
+        (config,) = trainer
+        trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
     if isinstance(trainer, dict):
         config = trainer.get("init")
     if not isinstance(config, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from numbers import Real
 from typing import Any
@@ -40,13 +40,14 @@ BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
 class Problems(list[TypeError | ValueError]):
     """The errors of entries that do not depend on each other, which are raised together.
 
-    Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry.
+    Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry. A function that knows the
+    path of the entry begins its errors with it. For any other function, pass the path to `attempt`, which adds it.
     """
 
     def attempt(self, function: Callable[..., object], *arguments: object, path: str = "") -> Any:
-        """Call a function and return its result. If it fails, add its error, which begins with `path`; return None.
+        """Call a function and return its result. If it fails, keep its error and return None.
 
-        `path=""`: the error says itself where it is.
+        `path` is put before an error that does not begin with it. Without `path`, the error is kept as it is.
         """
         try:
             return function(*arguments)
@@ -141,20 +142,24 @@ class Given:
 
 @dataclass(frozen=True)
 class Spec:
-    """The specification of an object: a class and its arguments. Specs among the arguments are its children."""
+    """The specification of a scheduler: a class and its arguments. Specs among the arguments are its children."""
 
     path: str
     constructor: Constructor
     arguments: dict[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)  # arguments of bind(), or of configure_param_groups()
+    options: Mapping[str, Any]  # arguments of bind()
 
 
 @dataclass(frozen=True)
-class OptimizerSpec(Spec):
-    """The specification of an optimizer."""
+class OptimizerSpec:
+    """The specification of an optimizer: a class, its arguments, and the arguments that make its groups."""
 
-    has_no_decay: bool = False  # the config has the key `no_decay`
-    lacks_lr: bool = False  # neither the entry nor the class has a learning rate: the schedulers must set it
+    path: str
+    constructor: Constructor
+    arguments: dict[str, Any]
+    grouping: Mapping[str, Any]  # arguments of configure_param_groups()
+    excludes_decay: bool  # the config's `no_decay` leaves parameters without weight decay
+    lacks_lr: bool  # neither the entry nor the class has a learning rate: the schedulers must set it
 
 
 # The whole config
@@ -169,7 +174,7 @@ class Plan:
     schedulers: Mapping[str, Spec | Given | None]  # by their paths
     problems: Problems
 
-    def attempt(self, make: Callable[..., object], spec: Spec | Given | None, *arguments: object) -> Any:
+    def attempt(self, make: Callable[..., object], spec: Any, *arguments: object) -> Any:
         """Make the object of a specification. If this fails, keep the error, which begins with its path."""
         return None if spec is None else self.problems.attempt(make, spec, *arguments, path=spec.path)
 
@@ -233,40 +238,30 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
     entry = read_entry(read_numbers(value), "optimizer", optimizers())
     constructor = read_constructor(entry.family.find(entry.name, "optimizer"))
     path, arguments, problems = entry.path, dict(entry.arguments), Problems()
-    # The options of the groups
-    claims = _read_claims(arguments.pop("params", None) or [], f"{path}.params", constructor, problems)
-    options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
-    has_no_decay, is_muon = "no_decay" in options, issubclass(constructor.cls, Muon)
-    if is_muon and not arguments.keys().isdisjoint(ALGORITHMS):
-        options.setdefault("matrices", "muon")
+    # The arguments that make the groups
+    rules = arguments.pop("params", None)
+    grouping = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
+    grouping["rules"] = _read_claims(rules, f"{path}.params", constructor, problems) if rules else []
+    if issubclass(constructor.cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
+        grouping.setdefault("matrices", "muon")
     # The learning rate
-    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
-        if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
-            problems.attempt(_rename, arguments, alias, name, path)
-    missing = [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
-    if any(options.get(key) is not None for key in DEPTH_KEYS):
-        has_algorithms = is_muon and options.get("matrices") is not None
-        require = _require_learning_rates if has_algorithms else _require_learning_rate
-        options["lr"] = problems.attempt(require, arguments, path)
-    if is_lr_scheduled or "lr" in options:
+    missing = _read_learning_rate(constructor, arguments, grouping, path, problems)
+    if is_lr_scheduled or "lr" in grouping:
         arguments |= dict.fromkeys(missing, UNKNOWN_LR)
     # The arguments of the class
     if constructor.cls is Adam and arguments.get("correct_bias") is True:
         del arguments["correct_bias"]  # Adam always corrects the bias
     arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
-    if not has_no_decay:  # without weight decay, a split would only make more groups
-        options["no_decay"] = "decay_tag" in options or _has_weight_decay(constructor, arguments)
-    options["rules"] = claims
-    return OptimizerSpec(path, constructor, arguments, options, has_no_decay=has_no_decay, lacks_lr=bool(missing))
+    excludes_decay = grouping.get("no_decay", False) is not False
+    if "no_decay" not in grouping:  # without weight decay, a split would only make more groups
+        grouping["no_decay"] = "decay_tag" in grouping or _has_weight_decay(constructor, arguments)
+    return OptimizerSpec(path, constructor, arguments, grouping, excludes_decay=excludes_decay, lacks_lr=bool(missing))
 
 
 def _read_claims(rules: Any, path: str, constructor: Constructor, problems: Problems) -> list[Claim]:
     """Read the rules for the groups of an optimizer. The errors of wrong rules are added to the problems."""
-    if isinstance(rules, Mapping):
-        rules = [rules]
-    elif rules:
-        rules = problems.attempt(require_rules, rules, path) or []
+    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(require_rules, rules, path) or []
     return [problems.attempt(_read_claim, rule, f"{path}[{i}]", constructor) for i, rule in enumerate(rules)]
 
 
@@ -289,6 +284,23 @@ def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> N
     if name in arguments:
         raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
     arguments[name] = arguments.pop(alias)
+
+
+def _read_learning_rate(
+    constructor: Constructor, arguments: dict[str, Any], grouping: dict[str, Any], path: str, problems: Problems
+) -> list[str]:
+    """Give the learning rate the name that the class has for it. Return this name if the class needs it and lacks it.
+
+    With factors by depth, the learning rate to which they apply becomes an argument of the grouping, too.
+    """
+    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
+        if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
+            problems.attempt(_rename, arguments, alias, name, path)
+    if any(grouping.get(key) is not None for key in DEPTH_KEYS):
+        has_algorithms = issubclass(constructor.cls, Muon) and grouping.get("matrices") is not None
+        require = _require_learning_rates if has_algorithms else _require_learning_rate
+        grouping["lr"] = problems.attempt(require, arguments, path)
+    return [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
 
 
 def _require_learning_rates(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -341,25 +353,30 @@ def _resolve_named(entry: Entry, clock: State | None = None) -> Spec:
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if entry.is_phase and "total_iters" not in parameters:
         arguments.pop("total_iters", None)
-    child, family = ("schedule", SCHEDULE) if is_schedule else ("scheduler", CLOSED_FORM)
-    if child in arguments:
-        child_entry = read_entry(arguments[child], f"{path}.{child}", family, entry.is_phase)
-        arguments[child] = _resolve_named(child_entry, clock)
-    children = f"{child}s"
-    if children in arguments:
-        gives_milestones = not is_schedule and "milestones" in parameters and "milestones" not in arguments
-        entries = _read_children(arguments[children], f"{path}.{children}", family, gives_milestones)
-        arguments[children] = [_resolve_named(child_entry, clock) for child_entry in entries]
-        if gives_milestones:
-            arguments["milestones"] = _sum_lengths(entries, clock)
+    _resolve_children(entry, constructor, arguments, clock)
     return Spec(path, constructor, constructor.read_arguments(arguments, path), options)
 
 
-def _read_children(values: object, path: str, family: Family, are_phases: bool) -> list[Entry]:
-    """Read the entries of a list of children. `are_phases`: their lengths give the milestones of a sequence."""
+def _resolve_children(entry: Entry, constructor: Constructor, arguments: dict[str, Any], clock: State | None) -> None:
+    """Resolve the schedules or schedulers among the arguments of an entry: a single child, or a list of children.
+
+    The lengths of the children give the `milestones` of a sequence of schedulers that has none.
+    """
+    is_schedule = issubclass(constructor.cls, Schedule)
+    child, family = ("schedule", SCHEDULE) if is_schedule else ("scheduler", CLOSED_FORM)
+    path, children = f"{entry.path}.{child}", f"{child}s"
+    if child in arguments:
+        arguments[child] = _resolve_named(read_entry(arguments[child], path, family, entry.is_phase), clock)
+    if children not in arguments:
+        return
+    values = arguments[children]
     if not isinstance(values, list):
-        raise TypeError(f"{path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
-    return [read_entry(value, f"{path}[{i}]", family, are_phases) for i, value in enumerate(values)]
+        raise TypeError(f"{path}s={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
+    gives_milestones = not is_schedule and "milestones" in constructor.parameters and "milestones" not in arguments
+    entries = [read_entry(value, f"{path}s[{i}]", family, gives_milestones) for i, value in enumerate(values)]
+    arguments[children] = [_resolve_named(child_entry, clock) for child_entry in entries]
+    if gives_milestones:
+        arguments["milestones"] = _sum_lengths(entries, clock)
 
 
 def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
@@ -388,12 +405,12 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
         )
     if not is_list:
         return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
-    main_schedulers = [LR.find(x.pop("main_scheduler"), path) for x in dicts if "main_scheduler" in x]
-    is_chained = lr_scheduler.ChainedLR in main_schedulers
-    children = [
-        Entry(arguments.pop("scheduler"), arguments, f"{path}[{i}]", LR, is_phase=not is_chained)
-        for i, arguments in enumerate(dicts)
-    ]
+    main_schedulers = [LR.find(x["main_scheduler"], path) for x in dicts if "main_scheduler" in x]
+    is_chained, children = lr_scheduler.ChainedLR in main_schedulers, []
+    for i, arguments in enumerate(dicts):
+        arguments.pop("main_scheduler", None)
+        name = arguments.pop("scheduler")
+        children.append(Entry(name, arguments, f"{path}[{i}]", LR, is_phase=not is_chained))
     return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
 
 from timesched.hints import nearest_names
 
@@ -16,7 +18,10 @@ LAYER_DECAY = Number(above=0, most=1)
 
 
 class Stack:
-    """The layers that a glob selects: their parameters, by the positions in the model."""
+    """The layers that a glob selects: their parameters, by the positions in the model.
+
+    Raises `ValueError` if the glob matches no parameter.
+    """
 
     def __init__(self, glob: str, names: Sequence[str]) -> None:
         self.glob = glob
@@ -26,18 +31,15 @@ class Stack:
             matches = self.match_parts(name)
             if len(matches) == len(self.patterns):
                 self.layers[position] = tuple(int(digits) for match in matches for digits in match.groups())
+        if not self.layers:
+            raise ValueError(_describe_no_layers(glob, names))
         self.positions = sorted(self.layers)
         self.numbers = {indices: number for number, indices in enumerate(sorted(set(self.layers.values())))}
 
-    def match_parts(self, name: str) -> list[re.Match[str]]:
+    def match_parts(self, name: str) -> list[Any]:
         """The matches of the leading parts of a name that fit the glob."""
-        matches: list[re.Match[str]] = []
-        for pattern, part in zip(self.patterns, name.split(".")):
-            match = pattern.fullmatch(part)
-            if match is None:
-                break
-            matches.append(match)
-        return matches
+        matches = (pattern.fullmatch(part) for pattern, part in zip(self.patterns, name.split(".")))
+        return list(takewhile(bool, matches))
 
     def exponent(self, position: int) -> int:
         """How often the decay multiplies the learning rate of the parameter at a position, in a layer or not.
@@ -80,9 +82,6 @@ def scale_by_depth(parameters: Sequence[NamedParameter], layer_decay: object, la
     decay = float(layer_decay)  # type: ignore[arg-type]  # it was checked
     names = [parameter.name for parameter in parameters]
     stacks = [Stack(glob, names) for glob in _read_globs(layers)]
-    for stack in stacks:
-        if not stack.layers:
-            raise ValueError(_describe_no_layers(stack.glob, names))
     first = min(stacks, key=lambda stack: stack.positions[0])
     for position, parameter in enumerate(parameters):
         owner = _choose_stack(stacks, position, parameter.name)
@@ -126,10 +125,8 @@ def _choose_stack(stacks: Sequence[Stack], position: int, name: str) -> Stack | 
 def _describe_no_layers(glob: str, names: Sequence[str]) -> str:
     globs: dict[str, None] = {}  # of all stacks in the model
     for name in names:
-        parts = name.split(".")
-        for i, part in enumerate(parts):
-            if re.search("[0-9]", part):
-                globs[re.sub("[0-9]+", "*", ".".join(parts[: i + 1]))] = None
+        for match in re.finditer(r"[0-9][^.]*", name):  # up to the end of a part with a number
+            globs[re.sub("[0-9]+", "*", name[: match.end()])] = None
     near = nearest_names(glob, globs)
     known = near or nearest_names(glob, names, likeness=0.0)
     return (

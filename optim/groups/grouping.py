@@ -71,7 +71,7 @@ def configure_param_groups(
         decay_tag: a tag for all groups whose weight decay is not 0, which a weight-decay schedule can select.
         matrices: "muon": give each group an `algorithm` for `optim.Muon`, and a tag of the same name. See
             `groups.matrices.choose_algorithms`.
-        output_head: one or several globs for the output head, or () for none. None searches.
+        output_head: one or several globs for the output head, or () for none. None searches. It needs `matrices`.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later. The optimizers of this package make state for them.
         names: True returns parameters as `(name, tensor)`, so that the optimizer has `param_names`, which
@@ -96,11 +96,11 @@ def configure_param_groups(
     SWITCH.read("frozen", frozen)
     SWITCH.read("names", names)
     claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
-    _check_matrices(model, matrices)
+    _check_matrices(model, matrices, output_head)
     _check_learning_rate(lr, layer_decay, layers, matrices)
     _check_base_model(base_model, base_rule, lr, weight_decay, matrices)
-    heads = read_selectors(output_head, "output_head") if matrices and output_head is not None else None
-    claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"})
+    heads = None if output_head is None else read_selectors(output_head, "output_head")
+    claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"}, layers=False)
     decay_tags = read_tags(decay_tag, "decay_tag: ")
 
     parameters = find_parameters(model)
@@ -130,18 +130,22 @@ def _read_claims(model: object, rules: object, factors: object, weight_decay: ob
     if weight_decay is not None:
         NON_NEGATIVE.read("weight_decay", weight_decay)
     if not isinstance(no_decay, bool):
-        claims += make_claims(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
+        claims += make_claims(read_selectors(no_decay, "no_decay"), "no_decay", {"weight_decay": 0.0}, layers=True)
     if no_decay is not False and not isinstance(model, nn.Module):
         raise ValueError(f"no_decay={no_decay!r}: the norm layers are not known. Pass the model, or no_decay=False.")
     return claims
 
 
-def _check_matrices(model: object, matrices: object) -> None:
+def _check_matrices(model: object, matrices: object, output_head: object) -> None:
     if matrices not in (None, "muon"):
         raise ValueError(f"matrices={matrices!r}: there is no such option. Pass 'muon' or None.")
     if matrices and not isinstance(model, nn.Module):
         raise ValueError(
             f"matrices={matrices!r}: the layers of a {type(model).__name__} are not known. Pass the model."
+        )
+    if output_head is not None and not matrices:
+        raise ValueError(
+            f"output_head={output_head!r:.80}: only matrices uses it. Pass matrices='muon', or leave out output_head."
         )
 
 

@@ -176,20 +176,26 @@ def _find_output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
         return {p.name for p in untied if p.tensor.shape[0] in counts and _is_in_head(p)}
     if not linear:
         return set()
-    largest = max(embeddings, key=lambda tensor: tensor.numel(), default=None)
-    candidates = [p for p in linear if largest is not None and p.tensor.shape == largest.shape]
-    subject = "several linear layers have" if candidates else "no linear layer has"
-    if len(candidates) == 1:
-        head, depth = candidates[0], candidates[0].name.count(".")
-        # The last layer as near to the top of the model: some models register their head before their blocks.
-        last = [p for p in linear if p.name.count(".") <= depth][-1]
-        if last is head:
-            return {head.name}
-        candidates, subject = [head, last], f"{last.name!r} follows {head.name!r}, which has"
-    names = [p.name for p in candidates or linear]
+    if not embeddings:
+        raise _unclear_head(linear, "there is no embedding to compare with")
+    largest = max(embeddings, key=lambda tensor: tensor.numel())
+    candidates = [p for p in linear if p.tensor.shape == largest.shape]
+    if len(candidates) != 1:
+        subject = "several linear layers have" if candidates else "no linear layer has"
+        raise _unclear_head(candidates or linear, f"{subject} the shape of the largest embedding")
+    (head,) = candidates
+    # The last layer as near to the top of the model: some models register their head before their blocks.
+    last = [p for p in linear if p.name.count(".") <= head.name.count(".")][-1]
+    if last is not head:
+        why = f"{last.name!r} follows {head.name!r}, which has the shape of the largest embedding"
+        raise _unclear_head([head, last], why)
+    return {head.name}
+
+
+def _unclear_head(candidates: Sequence[NamedParameter], why: str) -> ValueError:
+    names = [p.name for p in candidates]
     glob = names[-1].removesuffix("weight") + "*"
-    why = f"{subject} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
-    raise ValueError(
+    return ValueError(
         f"matrices='muon': the output head is not clear, since {why}. It may be {', '.join(map(repr, names[-5:]))}. "
         f"Pass output_head={glob!r}, or output_head=() for a model without an output head."
     )

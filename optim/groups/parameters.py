@@ -22,6 +22,9 @@ BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
 Owner = tuple[type[nn.Module], str]
+# A parameter, its name in the model (`raw`), the same without the parts that wrappers add (`clean`), the modules down
+# to the owner, and its name in the owner. A shared parameter has several uses.
+Use = tuple[Tensor, str, str, list[nn.Module], str]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,45 +72,42 @@ def is_norm_or_bias(owner: Owner) -> bool:
 
 
 def find_parameters(model: object) -> list[NamedParameter]:
-    """Find the parameters of a model, or of its `named_parameters()`, in their order.
-
-    There are two names: `raw`, as in the model, and `clean`, without the parts that wrappers add.
-    """
+    """Find the parameters of a model, or of its `named_parameters()`, in their order."""
+    uses: list[Use] = []
+    if isinstance(model, nn.Module):
+        _collect_uses(uses, [model], "", "", "")
+    elif isinstance(model, (str, Tensor)) or not isinstance(model, Iterable):
+        raise TypeError(f"model={model!r:.80}: this is no module. Pass a torch.nn.Module, or its named_parameters().")
+    else:
+        for pair in model.items() if isinstance(model, Mapping) else model:
+            name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+            if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                raise TypeError(f"model has {pair!r:.80}, no pair (name, tensor). Pass a module or named_parameters().")
+            uses.append((tensor, name, remove_wrappers(name), [], ""))
     by_id: dict[int, NamedParameter] = {}
-
-    def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
-        """Add a parameter that the last module of `path` owns as `name`."""
+    for tensor, raw, clean, path, name in uses:
         parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
         parameter.names.update({raw: None, clean: None})
         if path:
             parameter.owners[type(path[-1]), name] = None
-
-    def visit(path: list[nn.Module], key: str, raw: str, clean: str) -> None:
-        """Add the parameters of the last module of `path`, whose name is `key`, and of the modules inside it.
-
-        `raw` and `clean` are the prefixes of their names.
-        """
-        module = path[-1]
-        # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
-        is_original = isinstance(module, ParametrizationList) and len(path) > 2
-        for name, tensor in module._parameters.items():
-            if tensor is not None:
-                add(tensor, raw + name, clean + name, path[:-2] if is_original else path, key if is_original else name)
-        is_wrapper = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
-        for name, child in module._modules.items():
-            if child is not None and not any(child is ancestor for ancestor in path):  # some modules contain themselves
-                is_hidden = name in WRAPPERS or (is_wrapper and name == "module")
-                above = path[:-1] if is_hidden else path
-                visit([*above, child], name, f"{raw}{name}.", clean if is_hidden else f"{clean}{name}.")
-
-    if isinstance(model, nn.Module):
-        visit([model], "", "", "")
-        return list(by_id.values())
-    if isinstance(model, (str, Tensor)) or not isinstance(model, Iterable):
-        raise TypeError(f"model={model!r:.80}: this is no module. Pass a torch.nn.Module, or its named_parameters().")
-    for pair in model.items() if isinstance(model, Mapping) else model:
-        name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise TypeError(f"model has {pair!r:.80}, no pair (name, tensor). Pass a module or named_parameters().")
-        add(tensor, name, remove_wrappers(name), [], "")
     return list(by_id.values())
+
+
+def _collect_uses(uses: list[Use], path: list[nn.Module], key: str, raw: str, clean: str) -> None:
+    """Collect the parameters of the last module of `path`, whose name is `key`, and of the modules inside it.
+
+    `raw` and `clean` are the prefixes of their names.
+    """
+    module = path[-1]
+    # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
+    is_original = isinstance(module, ParametrizationList) and len(path) > 2
+    for name, tensor in module._parameters.items():
+        if tensor is not None:
+            owner_path, own_name = (path[:-2], key) if is_original else (path, name)
+            uses.append((tensor, raw + name, clean + name, owner_path, own_name))
+    is_wrapper = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+    for name, child in module._modules.items():
+        if child is not None and not any(child is ancestor for ancestor in path):  # some modules contain themselves
+            is_hidden = name in WRAPPERS or (is_wrapper and name == "module")
+            above = path[:-1] if is_hidden else path
+            _collect_uses(uses, [*above, child], name, f"{raw}{name}.", clean if is_hidden else f"{clean}{name}.")

@@ -102,32 +102,35 @@ def read_factor_claims(model: object, parameters: Sequence[NamedParameter], fact
     A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
     attribute has the default groups. Groups of the model that no key names keep their own `scale`.
     """
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        model = model.module
-    own_groups = getattr(model, "lr_adjustment_groups", None)
-    globs: Mapping[Any, Any] = DEFAULT_GROUPS
-    scales = {}
-    if own_groups is not None:
-        globs = {name: group.param_filter_patterns for name, group in own_groups.items()}
-        scales = {name: group.scale for name, group in own_groups.items() if group.scale != 1.0}
+    globs, scales = _model_groups(model)
     factors = {} if factors is None else factors
     claims = []
     for claim in read_factors(scales | factors if isinstance(factors, dict) else factors):
         (key,) = claim.selectors
         selectors, is_layer = claim.selectors, True
-        if key in globs and (own_groups is not None or not matching_indices(parameters, key, layers=True)):
+        if key in globs and (globs is not DEFAULT_GROUPS or not matching_indices(parameters, key, layers=True)):
             selectors, is_layer = read_selectors(globs[key], claim.source), False
-            # at least one glob of a group must match; if only the model names the group, none must
             matching = tuple(glob for glob in selectors if matching_indices(parameters, glob))
-            selectors = matching if key not in factors else matching or selectors
+            if matching or key not in factors:  # a group that the config names must match a parameter
+                selectors = matching
         hint = f" The groups with a name are {', '.join(map(repr, globs))}."
         claims.append(claim._replace(selectors=selectors, layers=is_layer, hint=hint))
     return claims
 
 
-def make_claims(value: object, argument: str, settings: Mapping[str, object], layers: bool = False) -> list[Claim]:
-    """Make a claim for each of the globs and layer types in `argument`."""
-    selectors = read_selectors(value, argument)
+def _model_groups(model: Any) -> tuple[Mapping[Any, Any], dict[Any, float]]:
+    """The globs of the groups that a model names, or of the default groups, and the factors that the model gives."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        model = model.module
+    groups = getattr(model, "lr_adjustment_groups", None)
+    if groups is None:
+        return DEFAULT_GROUPS, {}
+    globs = {name: group.param_filter_patterns for name, group in groups.items()}
+    return globs, {name: group.scale for name, group in groups.items() if group.scale != 1.0}
+
+
+def make_claims(selectors: Iterable[Selector], argument: str, settings: dict[str, Any], layers: bool) -> list[Claim]:
+    """Make a claim for each of the globs and layer types that were read from `argument`."""
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
 

@@ -77,5 +77,6 @@ def test_factors_of_groups():
     }  # fmt: skip
     assert type(configure_lr_scheduler(sgd(), 0.1, adjust_learning_rate={})) is lr_scheduler.ConstantLR
     other = sgd({"adjust_val": 0.5}, {})
-    configure_lr_scheduler(other, 0.1, {"decoder": 0.5})
+    constant = {"scheduler": "ConstantLR", "learning_rate": 0.1, "on_change": "new"}
+    assert configure_lr_scheduler(other, constant, {"decoder": 0.5}).on_change == "new"
     assert values(other) == [0.05, 0.1]

@@ -74,6 +74,7 @@ BUILD = [
     (sgd(frozen="no"), "frozen='no'"),
     (sgd(no_decay=3), "optimizer.SGD: no_decay has 3, which is no glob"),
     (sgd(decay_tag=3), "optimizer.SGD: decay_tag: tags=3"),
+    (sgd(output_head="*"), "optimizer.SGD: output_head='*': only matrices uses it"),
     (sgd(matrices="adam"), "optimizer.SGD: matrices='adam': there is no such option"),
     (sgd(adjust_learning_rate=0.5), "adjust_learning_rate=0.5"),
     (sgd(params="*bias"), "optimizer.SGD.params='*bias'"),

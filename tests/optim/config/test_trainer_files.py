@@ -404,6 +404,9 @@ def test_the_old_form(rate, lr, expected):
     }
     with pytest.warns(UserWarning, match=MESSAGE):
         built = build(Decoder(), given)
+    with pytest.warns(UserWarning, match=MESSAGE) as caught:
+        build(Decoder(), {"trainer": [given]})
+    assert caught[0].filename == __file__
     assert built.optimizer.defaults["lr"] == lr and built.clock.max_duration == "20ba"
     assert with_value(by_name(built.optimizer, "weight_decay"), 0.0) == NOT_DECAYING
     found = []

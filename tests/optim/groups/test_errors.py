@@ -41,6 +41,7 @@ CALLS = [
     ({"decay_tag": 3}, TypeError, "decay_tag: tags=3"),
     ({"frozen": "no"}, TypeError, "frozen='no': it must be False or True"),
     ({"names": 0}, TypeError, "names=0: it must be False or True"),
+    ({"output_head": "*"}, ValueError, "output_head='*': only matrices uses it. Pass matrices='muon', or leave out"),
     ({"no_decay": 3}, TypeError, "no_decay has 3, "),
     ({"no_decay": [int]}, TypeError, "no_decay has <class 'int'>"),
     ({"no_decay": ["Layernorm"]}, ValueError, "no_decay ('Layernorm'): 'Layernorm' matches"),
