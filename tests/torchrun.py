@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -78,12 +79,19 @@ def run_forked(
 
 
 def _run_script(words: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
-    """What Python does with a command: a file, `-m` and a module, or `-c` and a program."""
+    """What Python does with a command: a file, `-m` and a module, or `-c` and a program; or what torchrun does."""
     for stream, path in ((sys.stdout, out), (sys.stderr, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if words[0] == "torchrun":
+        _run_ranks(words)
+    else:
+        _run_words(words, cwd)
+
+
+def _run_words(words: list[str], cwd: Path) -> None:
     if words[0] in ("-m", "-c"):
         sys.argv, folder = words[1:], cwd
     else:
@@ -95,6 +103,27 @@ def _run_script(words: list[str], cwd: Path, environment: dict[str, str], out: P
         exec(words[1], {"__name__": "__main__"})
     else:
         runpy.run_path(words[0], run_name="__main__")
+
+
+def _run_ranks(words: list[str]) -> None:
+    """Run `torchrun --standalone --nproc-per-node N script ...`. Each rank is a fork, and does not import torch again."""
+    program, standalone, option, world_size, *script = words
+    assert (program, standalone, option) == ("torchrun", "--standalone", "--nproc-per-node"), words
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    ranks = torch.multiprocessing.start_processes
+    ranks(_run_script_rank, (script, int(world_size), port), int(world_size), start_method="fork")
+
+
+def _run_script_rank(rank: int, script: list[str], world_size: int, port: int) -> None:
+    _set_rank(rank, world_size, MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    _run_words(script, Path.cwd())
+
+
+def _set_rank(rank: int, world_size: int, **variables: str) -> None:
+    """Set the environment of a rank on one machine, as torchrun does."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ.update(variables, **{name: str(number) for name, number in ranks.items()})
 
 
 def python_output(*command: object, cwd: Path = ROOT) -> str:
@@ -142,9 +171,7 @@ def start_ranks(main: Callable[[Path], None], world_size: int, folder: Path) -> 
 
 
 def _run_rank(rank: int, main: Callable[[Path], None], world_size: int, folder: Path) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
-    )
+    _set_rank(rank, world_size)
     address = (folder / f"address-{world_size}").as_uri()
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size, timeout=timeout)

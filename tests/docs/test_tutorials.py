@@ -26,7 +26,7 @@ COMMAND_LINE = ROOT / "docs/command_line.md"
 SCRIPTS = [ROOT / "docs" / name for name in ("quickstart.md", "distributed.md")]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *SCRIPTS, COMMAND_LINE]
 # How Python starts a program that pages call.
-STARTS = {"python": [], "pytest": ["-m", "pytest"], "torchrun": ["-m", "torch.distributed.run"]}
+STARTS = {"python": [], "pytest": ["-m", "pytest"], "torchrun": ["torchrun"]}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from tests.building import sgd
+from tests.optim.compiling import IS_DEEP
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 PAGE = (Path(__file__).parents[2] / "docs" / "branches.md").read_text(encoding="utf-8")
@@ -68,9 +70,11 @@ def learning_rates(
     return values
 
 
-@pytest.mark.parametrize("unit", LENGTHS)
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("kind", KINDS)
+CASES = list(product(KINDS, RUNS, LENGTHS))
+
+
+# Each schedule in each run, with lengths in one of the two units; make test-deep has both.
+@pytest.mark.parametrize(("kind", "run", "unit"), CASES if IS_DEEP else CASES[::4] + CASES[3::4])
 def test_a_branch_is_its_own_run_bit_for_bit(kind: str, run: str, unit: str) -> None:
     names, lengths, saved = program(KINDS[kind], **RUNS[run]), LENGTHS[unit], {}
     starts = names["find_starts"](names["schedule"], lengths)

@@ -16,11 +16,15 @@ import torch.distributed as dist
 
 from tests.optim._distributed import averages, checkpoints, experts, low_precision, muon, training
 from tests.optim._distributed.common import BY_OPTIMIZER, CASES, SAVED, SAVING, WHOLE_TENSOR
+from tests.optim.compiling import IS_DEEP
 from tests.torchrun import Report, start_ranks
 from timesched.maths.ops import COMPILES
 
 Check = Callable[..., None]
 SOME = ("AdamW", *WHOLE_TENSOR)
+# On four processes. Two processes check every optimizer, and in make test-deep four processes do, too.
+ON_FOUR = BY_OPTIMIZER if IS_DEEP else SOME
+MASTER_ON_FOUR = low_precision.MASTER if IS_DEEP else [f"{name} master" for name in SOME]
 LATE = [SAVED[-1]]  # the checkpoint after some steps
 OTHER_FORMS = [(form, partial(checkpoints.load, form=form, saved=LATE, steps=1)) for form in ("flattened", "full")]
 
@@ -70,14 +74,14 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
     ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
-        ("sharded", training.sharded, BY_OPTIMIZER),
+        ("sharded", training.sharded, ON_FOUR),
         ("hybrid", training.hybrid, SOME),
         ("placed", training.placed, SOME),
         ("tensor parallel", training.tensor_parallel, SOME),
-        ("load", partial(checkpoints.load, saved=LATE), BY_OPTIMIZER),
+        ("load", partial(checkpoints.load, saved=LATE), ON_FOUR),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
-        ("load experts", partial(experts.load, saved=LATE), BY_OPTIMIZER),
-        ("sharded bfloat16", low_precision.sharded, low_precision.MASTER),
+        ("load experts", partial(experts.load, saved=LATE), ON_FOUR),
+        ("sharded bfloat16", low_precision.sharded, MASTER_ON_FOUR),
         ("placed bfloat16", low_precision.placed, low_precision.NOISE),
         ("tensor parallel bfloat16", low_precision.tensor_parallel, low_precision.NOISE),
         ("load bfloat16", low_precision.load, low_precision.SAVING),
