@@ -1,6 +1,7 @@
 """Horizon: conversion, the ratio, and what it refuses."""
 
 import math
+import pickle
 import types
 from decimal import Decimal
 from fractions import Fraction
@@ -140,6 +141,13 @@ def test_ratios_that_agree():
     for state, ssr in ((a_state(ssr=0.5, horizon=RUN), None), (a_state(horizon=RUN), 0.5), (RUN, 0.5)):
         assert Horizon.of(state, ssr) is RUN
     assert Horizon.of(a_state(ssr=0.5), 0.5) == Horizon("20ba", ssr=0.5) == Horizon.of(a_state(), 0.5)
+
+
+def test_the_repr_of_a_state_that_is_scaled_already():
+    run = Horizon.of(a_state(ssr=0.5))
+    assert run.max_duration == "10ba" and repr(run) == "Horizon('20ba', ssr=0.5)" and eval(repr(run)) == run
+    longer = run.with_epochs(5)
+    assert longer.max_duration == "10ba" and eval(repr(longer)) == longer == pickle.loads(pickle.dumps(longer))
 
 
 @pytest.mark.parametrize("length", ["0ba", "0ep", Time(0, "tok"), 0])
