@@ -10,7 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timesched import Horizon, LinearScheduler, StepScheduler, Time, Timestamp, TimeUnit
+from timesched import (
+    CosineAnnealingWarmRestartsScheduler,
+    CyclicScheduler,
+    Horizon,
+    LinearScheduler,
+    StepScheduler,
+    Time,
+    Timestamp,
+    TimeUnit,
+)
 from timesched.testing.runs import COUNTED, RATIOS, runs
 from timesched.time.units import EpochCounter
 
@@ -156,3 +165,18 @@ def test_a_state_stopped_at_once_has_length_0(length):
     state = a_state(length)
     assert Horizon.of(state).max_duration == 0 and Horizon.of(state).progress(state.timestamp) == 1
     assert LinearScheduler()(state) == 0.0 and StepScheduler("1ba")(state) == 1.0
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_period_of_a_run_of_length_0_has_length_1(batch):
+    state = types.SimpleNamespace(timestamp=Timestamp(batch=batch), max_duration="0ba", dataloader_len=None)
+    schedules = [
+        (StepScheduler, {}),
+        (CyclicScheduler, {}),
+        (CyclicScheduler, {"t_down": "2ba"}),
+        (CosineAnnealingWarmRestartsScheduler, {}),
+        (CosineAnnealingWarmRestartsScheduler, {"t_mult": 2.0}),
+    ]
+    for schedule, arguments in schedules:
+        assert schedule("0.1dur", **arguments)(state) == schedule("1ba", **arguments)(state)
+    assert CyclicScheduler("2ba", "0.1dur")(state) == pytest.approx((0.1, 0.55)[batch % 2])

@@ -250,7 +250,7 @@ class Frame:
 
     With `unit`, every time is converted to that unit, and its counter is the only one. Without `unit`, each time is
     read on its own counter. `section`: the schedule is a part of a sequence, so it need not reach the end of the run.
-    `start`: the position on the run at which the counts of this frame begin, if the run has a batch-size schedule.
+    `start`: the position on the run at which the counts of this frame begin; None for its start.
     `usage`: what the schedule asked of this frame, and of the frames that are made from it.
 
     >>> frame = Frame(Horizon("100ba"))
@@ -291,9 +291,8 @@ class Frame:
 
     def run_mark(self, time: TimeLike) -> Mark:
         """The point at which a time of the run is reached, wherever on the run the schedule begins."""
-        count, counter = self.horizon.place(time)
-        unit = unit_of(counter)
-        return Mark(self.usage.index(counter), unit, count - self._start_in(unit))
+        mark = self.mark(time)
+        return mark.at(mark.count - self._start_in(mark.unit))
 
     def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached. Raises `TimeError` where the points of one counter decrease."""
@@ -336,12 +335,6 @@ class Frame:
         first = self._start_in(end.unit)
         return exact_number(self.horizon.before(first + end.count, end.unit, time) - first)
 
-    def _position(self, mark: Mark) -> Position | None:
-        """The position of a mark on the run; None if no batch-size schedule makes lengths depend on it."""
-        if self.horizon.conversion_factors.batch_sizes is None:
-            return None
-        return self._start_in(mark.unit) + mark.count, mark.unit
-
     def _start_in(self, unit: TimeUnit) -> Exact:
         """The position on the run at which the counts of this frame begin."""
         return 0 if self.start is None else self.horizon.change(*self.start, unit)
@@ -377,7 +370,8 @@ class Frame:
 
     def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """The function that `resolve` makes for a frame that starts at a mark. Before the mark, its value at 0."""
-        inner = replace(self, section=True, start=self._position(start), usage=Usage())
+        position = self._start_in(start.unit) + start.count, start.unit
+        inner = replace(self, section=True, start=position, usage=Usage())
         function = resolve(inner)
         for name, mark in inner.usage.notes:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
@@ -386,10 +380,17 @@ class Frame:
         elapsed_counts = [_elapsed(self.usage.index(counter), first) for counter, first in zip(counters, starts)]
         return lambda counts: function(tuple([elapsed(counts) for elapsed in elapsed_counts]))
 
+    def period_end(self, time: TimeLike, note: str = "period") -> Mark:
+        """The end of a period that begins at 0. A period of length 0, as on a run of length 0, gets length 1."""
+        mark = self.mark(time)
+        end = mark if mark.count else mark.at(1)
+        self.note(note, end)
+        return end
+
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
-        mark = self.mark(time, note="period")
-        return Period(mark.index, mark.count)
+        end = self.period_end(time)
+        return Period(end.index, end.count)
 
 
 def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:

@@ -30,8 +30,8 @@ def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
     """
     if growth == 1:
         return frame.period(first).done
-    mark = frame.mark(first, note="period")
-    return Cycles(mark.index, mark.count, Fraction(exact_number(growth))).done
+    end = frame.period_end(first)
+    return Cycles(end.index, end.count, Fraction(exact_number(growth))).done
 
 
 class Cycles:

@@ -20,6 +20,7 @@ from timesched.maths.positions import Counts, Frame, Mark, Milestones, Period, R
 from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 
+_BELOW_1 = math.nextafter(1.0, 0.0)  # the greatest float below 1
 Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
 Levels = tuple[float, float, float]  # the values at the start, at the top and at the end
 Point = tuple[Mark, float, Shape | None]  # the mark, its value, and the shape of the way to it
@@ -159,12 +160,11 @@ def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark
 
     `down=None` means as long as `up`.
     """
-    peak = frame.mark(up)
+    peak = frame.period_end(up, note="peak")
     length = peak.count + (peak.count if down is None else frame.length(down, peak.unit))
     end = peak.at(length)
-    frame.note("peak", peak)
     frame.note("period", end)
-    return end, float(peak.count / Fraction(length))
+    return end, min(float(peak.count / Fraction(length)), _BELOW_1)
 
 
 def one_cycle(frame: Frame, peak: Exact, end: Mark, levels: Levels, shape: Shape, three_phase: bool) -> Resolved:
