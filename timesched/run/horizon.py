@@ -249,7 +249,7 @@ class Horizon:
         length, length_counter = self.place(time, scale=False)
         (now,) = counts_of(timestamp, (counter,))
         end = now + self.change(length, length_counter, counter, start=(now, counter))
-        max_duration = time_at(end / Fraction(self._ratio), counter)
+        max_duration = self._time_at(end / Fraction(self._ratio), counter)
         return Horizon._make(max_duration, self._ratio, self.conversion_factors)
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
@@ -389,6 +389,13 @@ class Horizon:
             return count * length, EpochCounter(length)
         return count, unit
 
+    @staticmethod
+    def _time_at(count: Exact, counter: Counter) -> Time:
+        """The inverse of `_count_and_counter`, as a time."""
+        if isinstance(counter, EpochCounter):
+            return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
+        return Time._make(count, counter)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
@@ -413,13 +420,6 @@ class Horizon:
         if self._ratio != 1:
             arguments.append(f"ssr={self.ssr if read_ratio(self.ssr) == self._ratio else self._ratio!r}")
         return f"Horizon({', '.join(arguments)})"
-
-
-def time_at(count: Exact, counter: Counter) -> Time:
-    """The time of a run at a position on it: a count of epochs, also if their counter counts batches."""
-    if isinstance(counter, EpochCounter):
-        return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
-    return Time._make(count, counter)
 
 
 def _count_usual_batch(factors: ConversionFactors, counter: Counter | None) -> tuple[int, int] | None:
