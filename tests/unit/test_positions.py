@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesched import CyclicScheduler, Horizon, Time, TimeUnit
-from timesched.maths import ops
-from timesched.maths.positions import Frame, Mark, Milestones, Period, nearest_float, stages
+from timesched.maths import Frame, Mark, Period, ops
+from timesched.maths.counts import Milestones, nearest_float, stages
 
 
 @pytest.mark.parametrize(

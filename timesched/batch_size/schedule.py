@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.fields import number
-from timesched.maths import shapes
-from timesched.maths.positions import Frame, Milestones, Resolved
+from timesched.maths import Frame, shapes
+from timesched.maths.counts import Milestones, Resolved
 from timesched.run.horizon import BatchSizes, Horizon, State, check_counted
 from timesched.schedulers.schedule import Schedule
 from timesched.time.timestamp import counts_of

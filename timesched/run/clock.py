@@ -384,7 +384,7 @@ class Clock:
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
             self._set_and_refresh(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
             if self._stop is not None:  # a stop that counts epochs moves with their length
-                self._stop = self.horizon.place(Horizon._time_at(*self._stop), scale=False)
+                self._stop = self.horizon.place(self.horizon._time_at(*self._stop), scale=False)
 
     def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a saved state on this run: see `read_timestamp`."""

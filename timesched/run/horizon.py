@@ -163,10 +163,9 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr", "usual_batch")
+    __slots__ = ("_end", "_key", "_ratio", "conversion_factors", "max_duration", "ssr", "usual_batch")
     max_duration: Time | None
     ssr: float
-    _unscaled: Time | None  # the length before scaling
     _end: Position | None  # the scaled length, and the counter that reaches it
     conversion_factors: ConversionFactors
     usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
@@ -183,18 +182,17 @@ class Horizon:
         ssr: float = 1.0,
     ) -> None:
         factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
-        self._fill(_read_length(max_duration), read_ratio(ssr), factors)
+        ratio = read_ratio(ssr)
+        self._fill(_scale(_read_length(max_duration), ratio), ratio, factors)
 
     def _fill(self, length: Time | None, ratio: Exact, factors: ConversionFactors) -> None:
-        """Set all attributes. `length`: before scaling."""
+        """Set all attributes. `length`: scaled already."""
         put = object.__setattr__
-        put(self, "_unscaled", length)
+        put(self, "max_duration", length)
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "conversion_factors", factors)
-        scaled_length = None if length is None else Time._make(length.exact * ratio, length.unit)
-        put(self, "max_duration", scaled_length)
-        end = None if scaled_length is None else self._count_and_counter(scaled_length.exact, scaled_length.unit)
+        end = None if length is None else self._count_and_counter(length.exact, length.unit)
         put(self, "_end", end)
         put(self, "_key", (end, factors, ratio))
         put(self, "usual_batch", _count_usual_batch(factors, None if end is None else end[1]))
@@ -228,20 +226,19 @@ class Horizon:
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
         length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
         factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
-        ratio = known[0] if known else 1
-        unscaled = None if length is None else Time._make(length.exact / Fraction(ratio), length.unit)
-        return cls._make(unscaled, ratio, factors)
+        return cls._make(length, known[0] if known else 1, factors)
 
     @classmethod
     def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors) -> Horizon:
-        """A horizon with values that were checked before. `length`: before scaling."""
+        """A horizon with values that were checked before. `length`: scaled already."""
         horizon = object.__new__(cls)
         horizon._fill(length, ratio, factors)
         return horizon
 
     def _with_length(self, max_duration: Time | str) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._make(_read_length(max_duration), self._ratio, self.conversion_factors)
+        length = _scale(_read_length(max_duration), self._ratio)
+        return Horizon._make(length, self._ratio, self.conversion_factors)
 
     def _with_end_after(self, timestamp: object, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
@@ -249,14 +246,13 @@ class Horizon:
         length, length_counter = self.place(time, scale=False)
         (now,) = counts_of(timestamp, (counter,))
         end = now + self.change(length, length_counter, counter, start=(now, counter))
-        max_duration = self._time_at(end / Fraction(self._ratio), counter)
-        return Horizon._make(max_duration, self._ratio, self.conversion_factors)
+        return Horizon._make(self._time_at(end, counter), self._ratio, self.conversion_factors)
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
         length = read_positive("batches_per_epoch", batches_per_epoch, optional=True)
         factors = replace(self.conversion_factors, batches_per_epoch=length)
-        return Horizon._make(self._unscaled, self._ratio, factors)
+        return Horizon._make(self.max_duration, self._ratio, factors)
 
     @property
     def batches_per_epoch(self) -> Exact | None:
@@ -389,8 +385,7 @@ class Horizon:
             return count * length, EpochCounter(length)
         return count, unit
 
-    @staticmethod
-    def _time_at(count: Exact, counter: Counter) -> Time:
+    def _time_at(self, count: Exact, counter: Counter) -> Time:
         """The inverse of `_count_and_counter`, as a time."""
         if isinstance(counter, EpochCounter):
             return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
@@ -400,7 +395,7 @@ class Horizon:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Horizon._make, (self._unscaled, self._ratio, self.conversion_factors)
+        return Horizon._make, (self.max_duration, self._ratio, self.conversion_factors)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -409,7 +404,8 @@ class Horizon:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
+        unscaled = _scale(self.max_duration, 1 / Fraction(self._ratio))
+        arguments = [repr(None if unscaled is None else str(unscaled))]
         for name in _FACTOR_NAMES:
             factor = getattr(self, name)
             if isinstance(factor, BatchSizes):
@@ -467,6 +463,10 @@ class _Stages:
         """The inverse of `samples`."""
         i = max(bisect_right(self._samples, samples) - 1, 0)
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
+
+
+def _scale(length: Time | None, ratio: Exact) -> Time | None:
+    return None if length is None else Time._make(length.exact * ratio, length.unit)
 
 
 def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
