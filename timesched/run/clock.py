@@ -180,17 +180,17 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._count_or_expected("samples", samples, batch_size, 1)
         batch_tokens = self._count_or_expected("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        if samples is not None and _SAMPLE not in self._explicit_units:
+        if samples is not None and _SAMPLE not in self._explicit_units:  # so that few ticks make a new set
             self._explicit_units |= {_SAMPLE}
         if tokens is not None and _TOKEN not in self._explicit_units:
             self._explicit_units |= {_TOKEN}
         return batch_samples or 0, batch_tokens or 0, microseconds
 
-    def _count_or_expected(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
-        """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
+    def _count_or_expected(self, name: str, value: object, factor: Exact | None, base: int | None) -> int | None:
+        """The samples or tokens of a batch: `value`, else `factor` times the count `base`; None if unknown."""
         if value is not None:
             return read_count(name, value)
-        if factor is None or multiplied is None:
+        if factor is None or base is None:
             unit = COUNTED_UNITS[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
@@ -199,7 +199,7 @@ class Clock:
                     f"step({name}=...), or {FACTOR_BY_UNIT[unit]} to ScheduleLR."
                 )
             return None
-        count = factor * multiplied
+        count = factor * base
         if not isinstance(count, int) and count.denominator != 1:
             raise TimeError(f"Clock.tick.{name}=None: {float(count)} is not a whole count. Pass tick({name}=...).")
         return int(count)
@@ -306,9 +306,7 @@ class Clock:
         length, counter = self._read_position(period, "every.period")
         if length == 0:
             raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
-        first: Exact = 0
-        if start is not None:
-            first = self.horizon.change(*self._read_position(start, "every.start"), counter)
+        first = 0 if start is None else self.horizon.change(*self._read_position(start, "every.start"), counter)
         self._check_counts(unit_of(counter))
         return events.has_completed_period(self._last_move, length, counter, first)
 

@@ -363,11 +363,9 @@ class Horizon:
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time | str) -> bool:
-        """Whether the run continues after `time`, scaled or not; False where their units do not convert."""
-        if self._end is None:
-            return False
-        length, counter = self._end
+        """Whether the run continues after `time`, scaled or not; False if that is not known, or does not convert."""
         try:
+            length, counter = self._require_end()
             return all(self.change(*self.place(time, scale), counter) < length for scale in (True, False))
         except ValueError:
             return False
