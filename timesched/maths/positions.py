@@ -61,8 +61,8 @@ class Frame:
     usage: Usage = field(default_factory=Usage)
 
     def note(self, name: str, mark: Mark) -> None:
-        """Keep a point under a name, except at 0 or without a name. `Schedule.marks` returns all of them."""
-        if name and mark.count:
+        """Keep a point under a name. `Schedule.marks` returns all of them."""
+        if mark.count:
             self.usage.notes.append((name, mark))
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
@@ -74,7 +74,8 @@ class Frame:
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
         mark = Mark(self.usage.index(counter), unit_of(counter), count)
-        self.note(note, mark)
+        if note:
+            self.note(note, mark)
         return mark
 
     def run_mark(self, time: TimeLike) -> Mark:
