@@ -183,7 +183,7 @@ class Horizon:
     ) -> None:
         factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
         ratio = read_ratio(ssr)
-        self._fill(_scale(_read_length(max_duration), ratio), ratio, factors)
+        self._fill(_read_length(max_duration, ratio), ratio, factors)
 
     def _fill(self, length: Time | None, ratio: Exact, factors: ConversionFactors) -> None:
         """Set all attributes. `length`: scaled already."""
@@ -224,7 +224,7 @@ class Horizon:
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
-        length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
+        length = _read_length(state.max_duration, 1, TimeUnit.EPOCH, allows_zero=True)  # 0: stopped at once
         factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
         return cls._make(length, known[0] if known else 1, factors)
 
@@ -237,8 +237,7 @@ class Horizon:
 
     def _with_length(self, max_duration: Time | str) -> Horizon:
         """The same run with another length, before scaling."""
-        length = _scale(_read_length(max_duration), self._ratio)
-        return Horizon._make(length, self._ratio, self.conversion_factors)
+        return Horizon._make(_read_length(max_duration, self._ratio), self._ratio, self.conversion_factors)
 
     def _with_end_after(self, timestamp: object, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
@@ -402,8 +401,9 @@ class Horizon:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        unscaled = _scale(self.max_duration, 1 / Fraction(self._ratio))
-        arguments = [repr(None if unscaled is None else str(unscaled))]
+        length = self.max_duration
+        unscaled = None if length is None else str(Time._make(length.exact / Fraction(self._ratio), length.unit))
+        arguments = [repr(unscaled)]
         for name in _FACTOR_NAMES:
             factor = getattr(self, name)
             if isinstance(factor, BatchSizes):
@@ -463,12 +463,8 @@ class _Stages:
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
-def _scale(length: Time | None, ratio: Exact) -> Time | None:
-    return None if length is None else Time._make(length.exact * ratio, length.unit)
-
-
-def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
-    """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
+def _read_length(value: object, ratio: Exact, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
+    """The length of a run, times the ratio. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
     time = require_time("max_duration", value, unit)
@@ -476,4 +472,4 @@ def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool 
         raise ValueError(f"max_duration={value!r}: it is a fraction of itself. Pass a time such as '10ep'.")
     if time.exact < 0 or (time.exact == 0 and not allows_zero):
         raise ValueError(f"max_duration={value!r}: it is not above 0. Pass a length above 0.")
-    return time
+    return Time._make(time.exact * ratio, time.unit)
