@@ -79,6 +79,8 @@ class Course:
     def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
         self.source, self.scheduler = source, scheduler
         self.is_learning_rate = scheduler.key == "lr"
+        # The source has the values of these parameter groups. Groups with another factor have a source of their own.
+        self.groups = [i for i, factor in zip(scheduler.indices, scheduler.factors) if factor == source.factor]
         self.unit, self.length = run_length(source.horizon)  # the unit of all counts below, and the count at the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
@@ -107,7 +109,7 @@ def _run_check(options: argparse.Namespace) -> int:
         for source in _make_sources(path, scheduler, trial.clock):
             try:
                 course = Course(source, scheduler, options)
-                for group in scheduler.indices if course.is_learning_rate else ():
+                for group in course.groups if course.is_learning_rate else ():
                     highest[group] = max(highest.get(group, 0.0), *course.values.values())
                 faults += [f"{path}, {source.name}: {fault}" for fault in find_faults(course)]
                 notes += [f"note: {path}, {source.name}: {note}" for note in find_zero_first_learning_rate(course)]
@@ -244,7 +246,7 @@ def find_miscorrected_average(course: Course) -> Iterator[str]:
 
     The optimizer corrects the bias as if all steps had used the beta of the present step.
     """
-    group = course.scheduler.optimizer.param_groups[course.scheduler.indices[0]]
+    group = course.scheduler.optimizer.param_groups[course.groups[0]]
     kind = ALGORITHMS.get(group.get("algorithm"), type(course.scheduler.optimizer))
     corrects = issubclass(kind, _CORRECTED.get(course.scheduler.key, ())) and group.get("correct_bias", True)
     if not corrects or course.unit is not TimeUnit.BATCH:
