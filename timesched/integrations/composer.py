@@ -245,6 +245,8 @@ class _RunClock:
         self.max_duration = state.max_duration
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that has no attributes yet, and so no State to ask
+            raise AttributeError(name)
         return getattr(self._state, name)
 
     def copy_as_clock(self) -> Clock:
