@@ -392,12 +392,14 @@ class _TrainerClock(Clock):
 class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
-    fix = (
-        "Pass schedule(..., count=), a function that returns {{'{}': ...}}. If the Trainer should count, check the "
-        "main_input_name of its model."
-    )
     clock: _TrainerClock
     load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
+
+    def advice_for(self, counted: str) -> str:
+        return (
+            f"Pass schedule(..., count=), a function that returns {{'{counted}': ...}}. If the Trainer should count, "
+            f"check the main_input_name of its model."
+        )
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. Raises `ValueError` as `Schedulers` do. Keeps the warnings: the Trainer drops them."""
