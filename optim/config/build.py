@@ -353,7 +353,7 @@ def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
     if isinstance(scheduler, Bound) and scheduler.relative:
         return scheduler.key == "lr"
-    return bool(getattr(scheduler, "scales", 0))
+    return bool(getattr(scheduler, "factor_power", 0))
 
 
 def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> Any:
@@ -372,7 +372,7 @@ def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> 
                 "clock=timesched.Clock(...)."
             )
         return bind(scheduler, optimizer, clock, **spec.options)
-    is_scaled = scheduler.scales or not isinstance(scheduler, lr_scheduler.LRScheduler)
+    is_scaled = scheduler.factor_power or not isinstance(scheduler, lr_scheduler.LRScheduler)
     groups = () if is_scaled else [optimizer.param_groups[i] for i in scheduler.indices]
     if any(map(loses_learning_rate_factor, groups)):
         return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
