@@ -147,8 +147,7 @@ def read_schedule(text: str, arguments: Mapping[str, object], path: str) -> Any:
     Raises `ValueError` for a text that is none of these, and errors of the schedules. The errors begin with `path`.
     """
     if arguments:
-        cls = find_schedule(text, path)
-        return cls(**arguments)
+        return find_schedule(text, path)(**arguments)
     return read_calls(text, lambda name: find_schedule(name, path), lambda cls, own: cls(**own), path)
 
 

@@ -91,7 +91,7 @@ class Bound:
         self.on_change = on_change  # what a load does if the present schedule has a different value
         # The base value of a group, by which its values are multiplied, is the product of
         # * its initial value, if `relative`: not for the values of a `HalfLife`, and not in a scheduler of `optim`;
-        # * its learning-rate factor to a power: 1 for a multiplier of the learning rate, else 0. `optim` passes its own.
+        # * its learning-rate factor to a power: 1 to multiply a learning rate, else 0. `optim` passes its own.
         if not getattr(schedule, "relative", True):
             if key == "lr":
                 schedule.refuse_to_multiply()

@@ -73,9 +73,8 @@ class Evaluator:
             self.value = schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
             return
         functions = [_make_function(item, clock, ssr) for item in read_schedules(schedule)]
-        if len(functions) == 1:
-            self.value = functions[0]
-        else:
+        self.value = functions[0]
+        if len(functions) > 1:
             self.value = lambda clock: math.prod(function(clock) for function in functions)
 
     def __reduce__(self) -> tuple[object, ...]:  # a copy makes its own function, since functions are not copied

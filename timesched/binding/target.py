@@ -127,15 +127,14 @@ class GroupTarget:
         group_tags(group)  # raises for a tag that begins with "!", also if `tags` is None
         value = self.key.require_number(group, name)
         initial = group.get(self.initial_key, value)
-        base_value = self._base_value(group, initial, name)
-        return SelectedGroup(
-            index, group, initial.detach().clone() if isinstance(initial, Tensor) else initial, base_value
-        )
+        initial_value = initial.detach().clone() if isinstance(initial, Tensor) else initial
+        return SelectedGroup(index, group, initial_value, self._base_value(group, initial, name))
 
     def _base_value(self, group: ParamGroup, initial: object, name: str) -> float:
         """The base value of a group that has this initial value."""
         if self.factor_power and not self.relative and self.key.name == "lr" and APPLIED_FACTOR in group:
-            factor = read_factor(group, APPLIED_FACTOR, name) ** self.factor_power  # the initial value does not multiply
+            # The initial value, which contains the factor, does not multiply.
+            factor = read_factor(group, APPLIED_FACTOR, name) ** self.factor_power
         else:
             factor = learning_rate_factor(group, name) ** self.factor_power if self.factor_power else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor

@@ -317,12 +317,10 @@ class CountingSchedulers(Schedulers):
         horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
-        for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
-            if unit in self.units and not known:
-                counted = unit.name.lower() + "s"
-                raise ValueError(
-                    f"{counted}: the run counts them, and this batch has no count. {self.advice_for(counted)}"
-                )
+        for counted, unit, is_known in (("samples", TimeUnit.SAMPLE, samples), ("tokens", TimeUnit.TOKEN, tokens)):
+            if unit in self.units and not is_known:
+                advice = self.advice_for(counted)
+                raise ValueError(f"{counted}: the run counts them, and this batch has no count. {advice}")
 
     def advice_for(self, counted: str) -> str:
         """The advice if the count of `counted`, "samples" or "tokens", is missing."""

@@ -299,7 +299,7 @@ class _RunSchedulers(Schedulers):
             scheduler.step()
         self.stepped_batches = self.batches
         if self.average is not None:
-            self._update_clock(self.average)
+            self.average.clock = self.clock.copy_as_clock()
             self.average.step()
 
     def refresh(self) -> None:
@@ -323,7 +323,7 @@ class _RunSchedulers(Schedulers):
                 for group, learning_rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
                     Key("lr").write(group, learning_rate)
         if self.average is not None:
-            self._update_clock(self.average)
+            self.average.clock = self.clock.copy_as_clock()
             self.average.reset_state()
 
     def state_dict(self) -> StateDict:
@@ -348,7 +348,7 @@ class _RunSchedulers(Schedulers):
         self.check_state(len(states), len(self.schedulers), state_dict.get("average"))
         contents = [self._read_state(i, state) for i, state in enumerate(states)]
         if self.average is not None:
-            self._update_clock(self.average)
+            self.average.clock = self.clock.copy_as_clock()
             self.average.load_state_dict(state_dict["average"])
         if states:
             self.stepped_batches = states[0]["batch"]  # each state has the same number
@@ -357,10 +357,6 @@ class _RunSchedulers(Schedulers):
                 scheduler.restore(new_state)
             else:
                 scheduler.load_state_dict(new_state)
-
-    def _update_clock(self, average: Average) -> None:
-        """Set the clock of the average to the position of the Trainer."""
-        average.clock = self.clock.copy_as_clock()
 
     def _read_state(self, index: int, state: StateDict) -> Any:
         """The contents of a scheduler's state, for `restore`; of a scheduler of torch, the state itself.

@@ -125,7 +125,8 @@ def schedule(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
     weight_average = make_average(optimizer, counting.clock, average)
-    schedulers = _CallbackSchedulers(counting, optimizer, entries, on_change, weight_average)
+    schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
+    schedulers.counting = counting
     counting.schedulers.append(schedulers)
     if evaluate_averaged:
         counting.evaluated.append(schedulers)
@@ -138,9 +139,7 @@ def schedule(
 class _CallbackSchedulers(CountingSchedulers):
     """Schedulers that add the counts of a callback to the clock before they write."""
 
-    def __init__(self, counting: _CountingCallback, optimizer: Optimizer, *arguments: Any) -> None:
-        super().__init__(optimizer, counting.clock, *arguments)
-        self.counting = counting
+    counting: _CountingCallback
 
     def advice_for(self, counted: str) -> str:
         return f"Pass schedule(..., count=lambda batch: {{'{counted}': ...}})."
