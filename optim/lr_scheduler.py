@@ -82,7 +82,7 @@ class LRScheduler(Scheduler):
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
         groups = self.optimizer.param_groups
         losing = [i for i in self.indices if loses_learning_rate_factor(groups[i])]
-        if losing and not (self.scales or self.refusal):
+        if losing and not (self.factor_power or self.refusal):
             key = APPLIED_FACTOR if APPLIED_FACTOR in groups[losing[0]] else "adjust_learning_rate"
             self._target.refuse(Refusal.UNUSED_FACTOR, f"{key} of parameter group {losing[0]}")
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.maths import shapes
-from timesched.maths.positions import Span
+from timesched.maths import Span, shapes
 from timesched.rules import read_times
 from timesched.time.units import TimeError
 from timesched.time.value import Time, TimeLike

@@ -39,7 +39,7 @@ STEP_METHODS = (
 OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define these methods
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
-_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "scales", *DEFAULTS))
+_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "factor_power", *DEFAULTS))
 
 
 class Options(TypedDict, total=False):
@@ -91,7 +91,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass computes the value
     argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
     _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
-    scales: int = 0  # how often the learning-rate factor of a group multiplies the value
+    factor_power: int = 0  # of the learning-rate factor of a group, which multiplies the value
 
     if TYPE_CHECKING:  # the arguments of a class are attributes with their names
 
@@ -132,7 +132,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             schedule = UserClosedForm.of(self)
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
-            steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, scales=self.scales,
+            steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, factor_power=self.factor_power,
         )  # fmt: skip
 
     def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:

@@ -25,9 +25,7 @@ def find_long_warmup(schedule: Schedule, run: Any, ssr: float | None = None) -> 
     horizon, length = resolution.horizon, resolution.horizon.max_duration
     if length is None:
         return None
-    for name, mark in resolution.notes:
-        if name != "warmup":
-            continue
+    for mark in [mark for name, mark in resolution.notes if name == "warmup"]:
         end = horizon.change(mark.time.exact, mark.time.unit, length.unit)
         if end > length.exact:
             warmup, run_length = (f"{format_number(float(count))}{length.unit.value}" for count in (end, length.exact))

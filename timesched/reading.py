@@ -147,8 +147,7 @@ def read_schedule(text: str, arguments: Mapping[str, object], path: str) -> Any:
     Raises `ValueError` for a text that is none of these, and errors of the schedules. The errors begin with `path`.
     """
     if arguments:
-        cls = find_schedule(text, path)
-        return cls(**arguments)
+        return find_schedule(text, path)(**arguments)
     return read_calls(text, lambda name: find_schedule(name, path), lambda cls, own: cls(**own), path)
 
 
@@ -194,7 +193,7 @@ class _Reader:
     def read(self, node: ast.expr) -> Any:
         """The value of a node."""
         if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-            return self._read_call(node, *ast.unparse(node.func).split(".")[-2:])
+            return self._read_call(node)
         if isinstance(node, ast.List):
             return [self.read(element) for element in node.elts]
         try:
@@ -205,8 +204,8 @@ class _Reader:
                 f"{self.path}: {text:.80} is not a literal. Write numbers, strings, lists and calls of schedules."
             ) from None
 
-    def _read_call(self, call: ast.Call, *owner_and_name: str) -> Any:
-        *owner, name = owner_and_name
+    def _read_call(self, call: ast.Call) -> Any:
+        *owner, name = ast.unparse(call.func).split(".")[-2:]
         is_of = name == "of" and bool(owner) and self.find_class(owner[0]) is HalfLife  # the form of its repr
         cls = HalfLife if is_of else self.find_class(name)  # before the arguments are read
         positional = [self.read(argument) for argument in call.args]

@@ -36,12 +36,12 @@ class Sequential(Scheduler):
                 f"{name}.milestones={milestones!r}: the number of milestones does not fit {len(children)} schedulers. "
                 f"Pass {len(children) - 1}: one for each scheduler except the first."
             )
-        if len({child.scales for child in children}) > 1:
+        if len({child.factor_power for child in children}) > 1:
             raise ValueError(
                 f"{name}.schedulers: some are scaled per group and some are not. Scale the sequence, as in "
                 f"ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
             )
-        self.schedulers, self.milestones, self.scales = children, list(steps), children[0].scales
+        self.schedulers, self.milestones, self.factor_power = children, list(steps), children[0].factor_power
         schedule = SequenceScheduler([child.schedule for child in children], [as_time(step) for step in steps])
         super().__init__(optimizer, None, last_epoch, schedule=schedule, **options)
 
@@ -53,7 +53,7 @@ class Chained(Scheduler):
         children = _require_schedulers(self, schedulers)
         optimizer = children[0].optimizer
         options = _resolve_options(self, optimizer, children, options)
-        self.schedulers, self.scales = children, children[0].scales
+        self.schedulers, self.factor_power = children, children[0].factor_power
         super().__init__(optimizer, schedule=Chain(tuple(child.schedule for child in children)), **options)
 
 
@@ -62,7 +62,7 @@ class ScaledPerGroup(Scheduler):
 
     def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **options: Unpack[Options]) -> None:
         options = _resolve_options(self, optimizer, _require_schedulers(self, [scheduler]), options)
-        self.scheduler, self.scales = scheduler, scheduler.scales + 1
+        self.scheduler, self.factor_power = scheduler, scheduler.factor_power + 1
         super().__init__(optimizer, schedule=scheduler.schedule, **options)
 
 

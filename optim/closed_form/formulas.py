@@ -18,9 +18,9 @@ from torch import Tensor
 from typing_extensions import dataclass_transform
 
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.maths import ops, shapes
+from timesched.maths import Frame, Period, ops, shapes
+from timesched.maths.counts import Counts, Milestones, Resolved
 from timesched.maths.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
-from timesched.maths.positions import Counts, Frame, Milestones, Period, Resolved
 from timesched.maths.restarts import check_growth, cycle_progress
 from timesched.schedulers.decay import check_phases_fit
 from timesched.schedulers.schedule import Schedule

@@ -351,7 +351,7 @@ def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
     if isinstance(scheduler, Bound) and scheduler.relative:
         return scheduler.key == "lr"
-    return bool(getattr(scheduler, "scales", 0))
+    return bool(getattr(scheduler, "factor_power", 0))
 
 
 def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> Any:

@@ -699,6 +699,24 @@ def test_bfloat16_weights_that_a_step_cannot_move(capsys, config, tmp_path, monk
         assert word in line
 
 
+@pytest.mark.parametrize(("first", "second", "code"), [("1.0e-2", "1.0e-6", 1), ("1.0e-6", "1.0e-2", 0)])
+def test_a_learning_rate_of_each_group(capsys, config, tmp_path, monkeypatch, first, second, code):
+    """One schedule controls both groups. The second group has bfloat16 weights, and is checked with its own value."""
+    (tmp_path / "mixed.py").write_text(
+        "from torch import bfloat16\nfrom torch.nn import Linear, Sequential\ndef make():\n"
+        "    return Sequential(Linear(2, 2, bias=False), Linear(2, 2, bias=False, dtype=bfloat16))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = f"""\
+max_duration: 10ba
+optimizer: {{AdamW: {{lr: {first}, params: {{params: "1.*", lr: {second}}}}}}}
+schedulers: {{LinearScheduler: {{}}}}
+"""
+    result, out, _ = run(capsys, "check", config(text), "--model", "mixed:make")
+    assert (result, out.count("\n")) == (code, 1)
+    assert out.startswith("optimizer: a step of the highest learning rate, 1e-06, is" if code else "nothing found")
+
+
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "rate"),
     [
@@ -758,6 +776,25 @@ def test_betas_that_change_early(capsys, config, optimizer, entry, words):
     text = BETAS.format(run="4000ba", optimizer=optimizer, entry=entry)
     code, out, _ = run(capsys, "check", config(text))
     assert (code, len(out.splitlines())) == (1 if words else 0, 1) and (words or "nothing found") in out
+
+
+def test_betas_of_groups_with_other_optimizers(capsys, config, tmp_path, monkeypatch):
+    """Lion updates the first group of the schedule, and corrects no bias. AdamW updates the second group."""
+    (tmp_path / "two.py").write_text(
+        "from torch.nn import Linear, Sequential\ndef make():\n"
+        "    return Sequential(Linear(2, 2, bias=False), Linear(2, 2, bias=False))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = f"""\
+max_duration: 100ba
+optimizer:
+  Muon:
+    lr: 0.001
+    params: [{{params: "0.*", algorithm: lion, betas: [0.8, 0.99]}}, {{params: "1.*", algorithm: adamw}}]
+schedulers: {{{STEPS.format(at="10ba", key="betas[0]")}}}
+"""
+    code, out, _ = run(capsys, "check", config(text), "--model", "two:make")
+    assert code == 1 and out.startswith("schedulers[0], betas[0] of group 1: after step 11 the average is 6.26 times")
 
 
 @pytest.mark.parametrize(("more", "found"), [([], 1), (["--jump", 147], 1), (["--jump", 149], 0)])

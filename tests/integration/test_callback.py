@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from functools import partial
@@ -189,6 +190,16 @@ def test_a_checkpoint_at_the_end_of_an_epoch_resumes_with_another_batch_size(tmp
         assert trainer.state.timestamp.sample == samples
         values[batch] = record.of("weight_decay", BIAS)
     assert values[6] == pytest.approx([WEIGHT_DECAY * left for left in (1 / 2, 1 / 3, 1 / 6)], rel=1e-15)
+
+
+def test_copies_of_the_clock() -> None:
+    callback = Schedules(Binding(LINE, "weight_decay"), ssr=0.5, tokens_per_sample=8)
+    make_trainer([callback])
+    clock = callback.clock
+    for copied in (copy.copy(clock), copy.deepcopy(clock, {id(clock._state): clock._state})):
+        assert (copied.ssr, copied.max_duration, copied.timestamp) == (0.5, "20ba", clock.timestamp)
+    with pytest.raises(AttributeError, match="_state"):
+        _ = object.__new__(type(clock)).timestamp  # as in the first moment of unpickling
 
 
 def test_tokens_that_nobody_counts() -> None:

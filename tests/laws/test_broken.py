@@ -9,7 +9,7 @@ import torch
 from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule
 from timesched.fields import time
 from timesched.maths import shapes
-from timesched.maths.positions import Milestones, Period, stages
+from timesched.maths.counts import Milestones, Period, stages
 from timesched.testing import LawBroken, Promise, check_schedule_laws
 
 

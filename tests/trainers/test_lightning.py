@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from dataclasses import replace
@@ -109,6 +110,29 @@ def test_two_optimizers_on_one_clock(tmp_path: Path) -> None:
         assert module.clock.timestamp.batch == 13
         assert [row["lr"] for row in memory.rows] == module.used[0]
         assert [row["lr-1"] for row in memory.rows[1::2]] == linear[:6]
+
+
+class SecondInTokens(TwoOptimizers):
+    """The schedule of the first optimizer is in batches. Only the first batch has a count of tokens."""
+
+    def configure_optimizers(self) -> Any:
+        first, second = (torch.optim.SGD(part.parameters(), lr=LR) for part in (self.net.embedding, self.net.head))
+        batches = itertools.count(1)
+
+        def count(batch: Any) -> dict[str, int]:
+            return {"samples": 3, "tokens": 9} if next(batches) == 1 else {"samples": 3}
+
+        in_tokens = LinearScheduler(t_max="900tok")
+        return [schedule(self, first, LINE, max_duration="9ba", count=count), schedule(self, second, in_tokens)]
+
+
+def test_a_count_that_only_the_second_optimizer_reads(tmp_path: Path) -> None:
+    module = SecondInTokens()
+    with pytest.raises(ValueError, match="tokens: the run counts them, and this batch has no count"):
+        make_trainer(tmp_path, Task(epochs=1)).fit(module, Loader(3))
+    clock = module.lr_schedulers()[1].clock
+    assert (clock.timestamp.batch, clock.timestamp.token) == (1, 9)
+    assert [len(used) for used in module.used] == [2, 0]  # before a step of the second optimizer
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,19 @@ def test_the_factor_keeps_the_laws(sizes):
     check_schedule_laws(sizes.factor(), max_examples=30)
 
 
+@pytest.mark.parametrize("samples_per_batch", [SIZES, 8])
+@pytest.mark.parametrize("milestone", ["10ba", "100sp", "25ba"])
+def test_in_a_sequence_the_factor_follows_the_batch_sizes_of_the_run(samples_per_batch, milestone):
+    """Whether the horizon knows the schedule, or only the loop."""
+    run, factor = Horizon("100ba", samples_per_batch=samples_per_batch), SIZES.factor()
+    sequence = SequenceScheduler([factor, factor], [milestone])
+    nested = SequenceScheduler([factor, SequenceScheduler([ConstantScheduler(), factor], ["5ba"])], [milestone])
+    for n in range(0, 40, 5):
+        assert sequence.at(f"{n}ba", run) == factor.at(f"{n}ba", run)
+        assert nested.at(f"{n}ba", run) in (1.0, factor.at(f"{n}ba", run))
+    assert nested.at("35ba", run) == factor.at("35ba", run) == 2**0.5
+
+
 # Schedules
 
 

@@ -145,3 +145,13 @@ def test_stop_at_follows_the_length_of_the_epochs():
     while not clock.done:
         clock.tick()
     assert clock.timestamp.batch == "50ba"
+
+
+@pytest.mark.parametrize(("length", "longer", "stop"), [("10ba", "20ba", 5), ("4ep", "8ep", 8)])
+def test_a_stop_stays_in_place_if_the_run_is_extended_and_its_epochs_change(length, longer, stop):
+    clock = Clock(length, batches_per_epoch=5, stop_at="0.5dur")
+    clock.extend(longer)
+    clock._set_epochs(4, clock.timestamp)
+    while not clock.done:
+        clock.tick()
+    assert clock.timestamp.batch == stop and clock.stop_at == "0.5dur"

@@ -1,6 +1,7 @@
 """Horizon: conversion, the ratio, and what it refuses."""
 
 import math
+import pickle
 import types
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timesched import Horizon, LinearScheduler, StepScheduler, Time, Timestamp, TimeUnit
+from timesched import (
+    CosineAnnealingWarmRestartsScheduler,
+    CyclicScheduler,
+    Horizon,
+    LinearScheduler,
+    StepScheduler,
+    Time,
+    Timestamp,
+    TimeUnit,
+)
 from timesched.testing.runs import COUNTED, RATIOS, runs
 from timesched.time.units import EpochCounter
 
@@ -142,9 +152,31 @@ def test_ratios_that_agree():
     assert Horizon.of(a_state(ssr=0.5), 0.5) == Horizon("20ba", ssr=0.5) == Horizon.of(a_state(), 0.5)
 
 
+def test_the_repr_of_a_state_that_is_scaled_already():
+    run = Horizon.of(a_state(ssr=0.5))
+    assert run.max_duration == "10ba" and repr(run) == "Horizon('20ba', ssr=0.5)" and eval(repr(run)) == run
+    longer = run.with_epochs(5)
+    assert longer.max_duration == "10ba" and eval(repr(longer)) == longer == pickle.loads(pickle.dumps(longer))
+
+
 @pytest.mark.parametrize("length", ["0ba", "0ep", Time(0, "tok"), 0])
 def test_a_state_stopped_at_once_has_length_0(length):
     """Composer's stop_training() sets max_duration to where the run is: before the first batch, that is 0."""
     state = a_state(length)
     assert Horizon.of(state).max_duration == 0 and Horizon.of(state).progress(state.timestamp) == 1
     assert LinearScheduler()(state) == 0.0 and StepScheduler("1ba")(state) == 1.0
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_period_of_a_run_of_length_0_has_length_1(batch):
+    state = types.SimpleNamespace(timestamp=Timestamp(batch=batch), max_duration="0ba", dataloader_len=None)
+    schedules = [
+        (StepScheduler, {}),
+        (CyclicScheduler, {}),
+        (CyclicScheduler, {"t_down": "2ba"}),
+        (CosineAnnealingWarmRestartsScheduler, {}),
+        (CosineAnnealingWarmRestartsScheduler, {"t_mult": 2.0}),
+    ]
+    for schedule, arguments in schedules:
+        assert schedule("0.1dur", **arguments)(state) == schedule("1ba", **arguments)(state)
+    assert CyclicScheduler("2ba", "0.1dur")(state) == pytest.approx((0.1, 0.55)[batch % 2])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import Horizon, TimeUnit
-from timesched.maths import ops
-from timesched.maths.positions import Frame, Mark, Milestones, Period, nearest_float, stages
+from timesched import CyclicScheduler, Horizon, Time, TimeUnit
+from timesched.maths import Frame, Mark, Period, ops
+from timesched.maths.counts import Milestones, nearest_float, stages
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ def test_a_float_below_a_point_has_not_reached_it(count):
         assert mark.reached((value,)) is mark.reached((tensor,)).item() is mark.reached((int(value),)) is reached
         assert milestones.passed((value,)) == milestones.passed((tensor,)).item() == milestones.passed((int(value),))
         assert milestones.passed((value,)) == int(reached)
+
+
+def test_a_fall_that_is_too_short_for_the_fraction_of_a_cycle():
+    schedule, run = CyclicScheduler(f"{10**17}tok", "1tok", alpha_i=0.0), Horizon("1e18tok")
+    values = [schedule.at(Time(count, "tok"), run) for count in (0, 5 * 10**16, 10**17 + 1)]
+    assert values == [0.0, pytest.approx(0.5), 0.0]
 
 
 # Stages: one function after another

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.fields import number
-from timesched.maths import shapes
-from timesched.maths.positions import Frame, Milestones, Resolved
+from timesched.maths import Frame, shapes
+from timesched.maths.counts import Milestones, Resolved
 from timesched.run.horizon import BatchSizes, Horizon, State, check_counted
 from timesched.schedulers.schedule import Schedule
 from timesched.time.timestamp import counts_of
@@ -104,6 +104,7 @@ class BatchSizeSchedule(BatchSizes):
     def factor(self, power: float = 0.5) -> Schedule:
         """A schedule for a `ProductScheduler`: the ratio of the batch size to the first batch size, to a power.
 
+        In a `SequenceScheduler`, too, it follows the batch sizes of the run, wherever the schedule begins.
         A power of 0.5 scales a learning rate with the square root of the batch size, and 1 in proportion to it.
 
         >>> from timesched import Horizon
@@ -157,7 +158,7 @@ class BatchSizeFactor(Schedule):
     power: float = number(0.5)
 
     def resolve(self, frame: Frame) -> Resolved:
-        marks = [frame.mark(threshold) for threshold, _ in self.entries[1:]]
+        marks = [frame.run_mark(threshold) for threshold, _ in self.entries[1:]]
         multiples = [Fraction(size, self.entries[0][1]) for _, size in self.entries]
         return shapes.levels(Milestones(marks), [float(multiple) ** self.power for multiple in multiples])
 

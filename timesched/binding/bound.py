@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.binding.cursor import StepCursor, make_cursor
 from timesched.binding.evaluation import Evaluator, describe_schedule, schedule_units
 from timesched.binding.groups import named_values, read_tags
-from timesched.binding.keys import Key, is_finite_number, require_count
+from timesched.binding.keys import Key, may_be_finite, require_count
 from timesched.binding.owner import Refusal, add_scheduler, find_owners
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
 from timesched.binding.target import GroupTarget, SelectedGroup
@@ -41,6 +41,21 @@ from timesched.types import StateDict, Tags
 OnChange = Literal["same", "new"]
 
 
+# These methods run, in this order:
+#
+#     a scheduler is made             _take_control     write the first value into the groups with the tags
+#                                     _take_ownership   control their key
+#                                     _accept_groups    a subclass may refuse the groups
+#     step(), or refresh()            catch_up          nothing, if the groups are the same dicts as before
+#                                     _write            write the present value
+#     the groups have changed:        catch_up
+#       new dicts, after a load         _follow_groups        and a check that they are the same groups
+#       groups were added               _add_new_groups       with a value that is finite, and with one scheduler each
+#     load_state_dict(state)          read_state        refuse a state that does not fit, before anything is changed
+#                                     restore           set the base values and the steps, or the clock
+#                                     refresh           with a clock, the clock calls it on all its schedulers
+#     a later scheduler of the key    _release          write no more: the next step raises
+#     the clock gets a new length     expect_new_length, refresh
 class Bound:
     """A schedule that controls one key of an optimizer's parameter groups. `bind()` returns it.
 
@@ -52,7 +67,7 @@ class Bound:
     schedulers raise `ValueError` in their next step, and write nothing.
     """
 
-    relative: bool = True  # whether the value multiplies the initial value of each group
+    relative: bool = True  # whether the value multiplies the initial value of each group; the constructor may change it
     _warning_depth: ClassVar[int] = 3  # the stack level of the code that calls `step`, in a warning of the step
 
     def __init__(
@@ -65,7 +80,7 @@ class Bound:
         ssr: float | None = None,
         steps: int = 0,
         on_change: str = "same",
-        scales: int | None = None,
+        factor_power: int | None = None,
     ) -> None:
         _check_arguments(type(self), optimizer, clock, on_change)
         self.optimizer = optimizer
@@ -74,13 +89,16 @@ class Bound:
         self.clock = clock
         self.ssr = ssr  # the scale-schedule ratio, for a clock that has none
         self.on_change = on_change  # what a load does if the present schedule has a different value
+        # The base value of a group, by which its values are multiplied, is the product of
+        # * its initial value, if `relative`: not for the values of a `HalfLife`, and not in a scheduler of `optim`;
+        # * its learning-rate factor to a power: 1 to multiply a learning rate, else 0. `optim` passes its own.
         if not getattr(schedule, "relative", True):
+            if key == "lr":
+                schedule.refuse_to_multiply()
             self.relative = False
-        if not self.relative and key == "lr":
-            schedule.refuse_to_multiply()
-        if scales is None:
-            scales = int(self.relative and key == "lr")
-        self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, scales)
+        if factor_power is None:
+            factor_power = int(self.relative and key == "lr")
+        self._target = GroupTarget(optimizer, Key(key), self.tags, self.relative, factor_power)
         self._cursor = make_cursor(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
@@ -166,13 +184,17 @@ class Bound:
 
         Raises `ValueError` if it may not write, or if its groups were removed or replaced.
         """
-        if self.refusal is not None:
-            reason = self.refusal.value.format(cause=self._target.cause)
-            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {reason}")
+        self._check_may_write()
         if is_compiling():
             self._check_graph()
         else:
             self._target.follow_groups()
+
+    def _check_may_write(self) -> None:
+        """Raise `ValueError` if it may not write: see `refusal`."""
+        if self.refusal is not None:
+            reason = self.refusal.value.format(cause=self._target.cause)
+            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {reason}")
 
     def _check_graph(self) -> None:
         """Raise `RuntimeError` if a graph cannot evaluate the schedule, or cannot write the value."""
@@ -197,7 +219,7 @@ class Bound:
 
     def _check_finite(self, values: Sequence[object]) -> None:
         """Raise `ValueError` if a value is not a finite number. In a graph, nothing is read."""
-        invalid = [] if is_compiling() else [value for value in values if not is_finite_number(value)]
+        invalid = [] if is_compiling() else [value for value in values if not may_be_finite(value)]
         if invalid:
             raise ValueError(
                 f"{type(self).__name__}.key={self.key!r}: {self._describe()} would set it to {invalid[0]!r} after "
@@ -305,7 +327,7 @@ class Bound:
             self._check_single_owner()
             self._adopt(self._target.extended_selection(), self._value())
             self._accept_groups()
-            self._follow_groups()
+            self._check_may_write()  # since a subclass may have refused the groups
 
     def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
         """Write into these groups from now on. Raises `ValueError` before, if `value` gives one no finite number."""

@@ -73,19 +73,16 @@ class Evaluator:
             self.value = schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
             return
         functions = [_make_function(item, clock, ssr) for item in read_schedules(schedule)]
-        if len(functions) == 1:
-            self.value = functions[0]
-        else:
+        self.value = functions[0]
+        if len(functions) > 1:
             self.value = lambda clock: math.prod(function(clock) for function in functions)
 
     def __reduce__(self) -> tuple[object, ...]:  # a copy makes its own function, since functions are not copied
         return Evaluator, (self.schedule, self.clock, self.ssr)
 
 
-def _make_function(
-    schedule: Any, clock: State | None, ssr: float | None, units: set[TimeUnit] | None = None
-) -> Callable[[Any], Any]:
-    """One schedule as a function of a clock. A scheduler for Composer adds the units that it reads to `units`."""
+def _make_function(schedule: Any, clock: State | None, ssr: float | None) -> Callable[[Any], Any]:
+    """One schedule as a function of a clock."""
     if isinstance(schedule, Schedule) and isinstance(clock, Clock):
         return _make_clock_function(schedule, ssr)
     if isinstance(schedule, Schedule):
@@ -96,7 +93,7 @@ def _make_function(
     if is_composer_scheduler(schedule) and isinstance(clock, Clock):
         from timesched.integrations.composer_state import call_on_clock
 
-        function = partial(call_on_clock, schedule, set() if units is None else units)
+        function = partial(call_on_clock, schedule, set())
     positional, keyword = pass_ratio(schedule, ratio)
     if ratio != 1.0 and not positional and not keyword:
         raise ValueError(
@@ -143,12 +140,16 @@ def _multiplier(schedule: object, function: Any, *arguments: object, **ratio: fl
 def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
     """The units that the schedules read on a clock. The units of a user's function are not known.
 
-    A scheduler written for Composer is called once, and the units that it reads are recorded.
+    A scheduler written for Composer is called once, and adds the units that it reads. On Composer's State they are not
+    known.
     """
     units: set[TimeUnit] = set()
     for item in read_schedules(schedule):
         if isinstance(item, Schedule):
             units.update(item.units(clock))
-        elif is_composer_scheduler(item):
-            _make_function(item, clock, None, units)(clock)
+        elif is_composer_scheduler(item) and isinstance(clock, Clock):
+            from timesched.integrations.composer_state import call_on_clock
+
+            positional, keyword = pass_ratio(item, clock.ssr)
+            call_on_clock(item, units, clock, *positional, **keyword)
     return units

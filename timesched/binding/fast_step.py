@@ -48,7 +48,7 @@ def make_fast_step(scheduler: Any) -> Callable[[Any], bool] | None:
 
     def make_step(scheduler: Any) -> bool:
         timestamp = scheduler._timestamp
-        if clock.timestamp is not timestamp or clock.horizon is not horizon or clock._ticks_to_step == 0:
+        if clock.timestamp is not timestamp or clock.horizon is not horizon or clock._ticks_until_warning == 1:
             return False
         value = function((timestamp._numbers[position] + length,))
         if not target.write_at_once(value):

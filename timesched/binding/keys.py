@@ -37,7 +37,7 @@ class Key:
                 f"key={self.name!r}: {group_name} has no such key{name_hint(self.name, _key_names(group))}"
             )
         value = self.peek(group)
-        if not has_number(value):
+        if not can_be_scheduled(value):
             problem = "not a finite number" if self.index is None else f"which has no finite number at [{self.index}]"
             is_tuple = isinstance(group[self.key], (tuple, list))
             advice = f"pass one of its elements, as in '{self.key}[0]'" if is_tuple else "pass another key"
@@ -81,7 +81,7 @@ def _key_names(group: ParamGroup) -> list[str]:
     for key, value in sorted(group.items()):
         if isinstance(value, (tuple, list)) and key != "params":
             names += [f"{key}[{i}]" for i, _ in enumerate(value)]
-        elif has_number(value):
+        elif can_be_scheduled(value):
             names.append(key)
     return names
 
@@ -99,16 +99,16 @@ def fill(old: Tensor, value: float | Tensor) -> None:
         view.fill_(value)  # a copy from the host would wait for the GPU
 
 
-def has_number(value: object) -> bool:
-    """Whether a value is a finite number, or a tensor with one float, which is finite. A tensor is read."""
+def can_be_scheduled(value: object) -> bool:
+    """Whether a value is a finite number, or a tensor with one finite float. A tensor is read from its device."""
     if isinstance(value, Tensor):
         is_float = value.numel() == 1 and value.is_floating_point() and not value.is_meta
         value = value.item() if is_float else None
-    return is_finite_number(value)
+    return may_be_finite(value)
 
 
-def is_finite_number(value: object) -> bool:
-    """Whether a value is a finite number, or a 0-dim tensor of one. Only tensors on the CPU are read."""
+def may_be_finite(value: object) -> bool:
+    """Whether a value is a finite number, or a tensor with one number. A tensor on a device is not read."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
             return False

@@ -183,7 +183,7 @@ class ScheduleLR(BoundLR):
 
 
 def _read_unit(unit: TimeUnit | str) -> TimeUnit:
-    if unit not in ("ba", "ep", TimeUnit.BATCH, TimeUnit.EPOCH):
+    if unit not in (TimeUnit.BATCH, TimeUnit.EPOCH):
         raise ValueError(f"ScheduleLR.unit={unit!r}: a step counts a batch or an epoch. Pass 'ba' or 'ep'.")
     return TimeUnit(unit)
 

@@ -45,16 +45,16 @@ class SelectedGroup:
 class GroupTarget:
     """A key in the parameter groups of an optimizer that have some tags, also if the groups are added later.
 
-    `relative`: the initial value of a group multiplies the value of the schedule. `scales`: how often the learning-rate
-    factor of a group multiplies it.
+    The value of the schedule is multiplied by the initial value of a group, if `relative`, and by the learning-rate
+    factor of the group to the power `factor_power`.
     """
 
-    def __init__(self, optimizer: Optimizer, key: Key, tags: Tags, relative: bool, scales: int) -> None:
+    def __init__(self, optimizer: Optimizer, key: Key, tags: Tags, relative: bool, factor_power: int) -> None:
         self.optimizer = optimizer
         self.key = key
         self.tags = tags
         self.relative = relative
-        self.scales = scales
+        self.factor_power = factor_power
         self.initial_key = f"initial_{key.name}"  # the key of the initial value in a group
         self.selected: list[SelectedGroup] = []
         self.known_count = 0  # how many groups the optimizer had when its groups were selected last
@@ -127,17 +127,16 @@ class GroupTarget:
         group_tags(group)  # raises for a tag that begins with "!", also if `tags` is None
         value = self.key.require_number(group, name)
         initial = group.get(self.initial_key, value)
-        base_value = self._base_value(group, initial, name)
-        return SelectedGroup(
-            index, group, initial.detach().clone() if isinstance(initial, Tensor) else initial, base_value
-        )
+        initial_value = initial.detach().clone() if isinstance(initial, Tensor) else initial
+        return SelectedGroup(index, group, initial_value, self._base_value(group, initial, name))
 
     def _base_value(self, group: ParamGroup, initial: object, name: str) -> float:
         """The base value of a group that has this initial value."""
-        if self.scales and not self.relative and self.key.name == "lr" and APPLIED_FACTOR in group:
-            factor = read_factor(group, APPLIED_FACTOR, name) ** self.scales  # the initial value does not multiply
+        if self.factor_power and not self.relative and self.key.name == "lr" and APPLIED_FACTOR in group:
+            # The initial value, which contains the factor, does not multiply.
+            factor = read_factor(group, APPLIED_FACTOR, name) ** self.factor_power
         else:
-            factor = learning_rate_factor(group, name) ** self.scales if self.scales else 1.0
+            factor = learning_rate_factor(group, name) ** self.factor_power if self.factor_power else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor
 
     def adopt(self, selection: list[SelectedGroup]) -> None:

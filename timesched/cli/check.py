@@ -51,10 +51,7 @@ _INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule 
 _JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _ADAM: tuple[type, ...] = (optim.AdamBase, optim.RAdam)
 # The optimizers that correct the bias of an average by 1 - beta**t.
-_CORRECTED: dict[str, tuple[type, ...]] = {
-    "betas[0]": (*_ADAM, optim.Adamax),
-    "betas[1]": (*_ADAM, optim.NAdam),
-}
+_CORRECTED: dict[str, tuple[type, ...]] = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,6 +76,8 @@ class Course:
     def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
         self.source, self.scheduler = source, scheduler
         self.is_learning_rate = scheduler.key == "lr"
+        # The source has the values of these parameter groups. Groups with another factor have a source of their own.
+        self.groups = [i for i, factor in zip(scheduler.indices, scheduler.factors) if factor == source.factor]
         self.unit, self.length = run_length(source.horizon)  # the unit of all counts below, and the count at the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
@@ -107,7 +106,7 @@ def _run_check(options: argparse.Namespace) -> int:
         for source in _make_sources(path, scheduler, trial.clock):
             try:
                 course = Course(source, scheduler, options)
-                for group in scheduler.indices if course.is_learning_rate else ():
+                for group in course.groups if course.is_learning_rate else ():
                     highest[group] = max(highest.get(group, 0.0), *course.values.values())
                 faults += [f"{path}, {source.name}: {fault}" for fault in find_faults(course)]
                 notes += [f"note: {path}, {source.name}: {note}" for note in find_zero_first_learning_rate(course)]
@@ -176,8 +175,7 @@ def find_rising_alpha(course: Course) -> Iterator[str]:
 
 def find_unreached_marks(course: Course) -> Iterator[str]:
     """Yield a line for each mark after the end. A decay, a milestone or a phase has no batch at the end itself."""
-    long_warmup = find_long_warmup(course.source.schedule, course.source.horizon)
-    if long_warmup is not None:
+    if long_warmup := find_long_warmup(course.source.schedule, course.source.horizon):
         yield long_warmup
     for kind, count in course.marks:
         begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
@@ -244,7 +242,7 @@ def find_miscorrected_average(course: Course) -> Iterator[str]:
 
     The optimizer corrects the bias as if all steps had used the beta of the present step.
     """
-    group = course.scheduler.optimizer.param_groups[course.scheduler.indices[0]]
+    group = course.scheduler.optimizer.param_groups[course.groups[0]]
     kind = ALGORITHMS.get(group.get("algorithm"), type(course.scheduler.optimizer))
     corrects = issubclass(kind, _CORRECTED.get(course.scheduler.key, ())) and group.get("correct_bias", True)
     if not corrects or course.unit is not TimeUnit.BATCH:
@@ -294,9 +292,7 @@ def find_unsuitable_learning_rates(optimizer: Optimizer, highest: dict[int, floa
     """Yield a line for each group whose learning rate does not suit its bfloat16 weights, or Muon's `adjust_lr_fn`."""
     for i, group in enumerate(optimizer.param_groups):
         learning_rate = highest.get(i, float(group["lr"] or 0.0))
-        rounded_steps = find_rounded_steps(group, i, learning_rate)
-        if rounded_steps is not None:
+        if rounded_steps := find_rounded_steps(group, i, learning_rate):
             yield f"optimizer: {rounded_steps}"
-        large_updates = find_large_updates(group, learning_rate)
-        if large_updates is not None:
+        if large_updates := find_large_updates(group, learning_rate):
             yield f"optimizer: group {i} has a learning rate of {learning_rate:.4g}: {large_updates}"

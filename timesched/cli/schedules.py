@@ -99,11 +99,6 @@ def is_config(text: str) -> bool:
     return path == "-" or path.endswith((".yaml", ".yml")) or os.path.isfile(path)
 
 
-def read_config(path: str) -> Any:
-    """Read the config in a file, or for `-` on standard input."""
-    return read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
-
-
 def read_trial(
     text: str,
     run: dict[str, object],
@@ -126,20 +121,25 @@ def read_trial(
                     f"there."
                 )
             with prefix_errors(path):
-                config = read_config(path)
+                config = read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
                 set_keys(config, settings)
                 sections = _replace_run(read_sections(config), run)
                 return make_trial(sections, _select_entries(sections["schedulers"], number), model)
         if settings:
             raise ValueError(f"--set {settings[0]}: it is for configs, and {text} is none. Change the text instead.")
-        entry = read_entry(text)
-        if "max_duration" not in run and entry.keys() <= SCHEDULE.public_classes.keys():
-            raise ValueError(f"{text}: the schedule needs a run. Pass its length, such as --max-duration 90ep.")
-        if _has_half_life(entry):  # it sets a value that is not a learning rate
-            entry = {name: {"key": "momentum", **arguments} for name, arguments in entry.items()}
-        optimizer = {"SGD": {"lr": 1.0 if learning_rate is None else learning_rate, "momentum": 0.9}}
-        sections = _replace_run({"optimizer": optimizer, "schedulers": [entry]}, run)
-        return make_trial(sections, {"SCHEDULE": entry}, model)
+        return _try_call(text, run, model, learning_rate)
+
+
+def _try_call(text: str, run: dict[str, object], model: object, learning_rate: float | None) -> Trial:
+    """The trial of a class with arguments, on an optimizer with this learning rate."""
+    entry = read_entry(text)
+    if "max_duration" not in run and entry.keys() <= SCHEDULE.public_classes.keys():
+        raise ValueError(f"{text}: the schedule needs a run. Pass its length, such as --max-duration 90ep.")
+    if _has_half_life(entry):  # it sets a value that is not a learning rate
+        entry = {name: {"key": "momentum", **arguments} for name, arguments in entry.items()}
+    optimizer = {"SGD": {"lr": 1.0 if learning_rate is None else learning_rate, "momentum": 0.9}}
+    sections = _replace_run({"optimizer": optimizer, "schedulers": [entry]}, run)
+    return make_trial(sections, {"SCHEDULE": entry}, model)
 
 
 def _replace_run(sections: dict[str, Any], run: dict[str, object]) -> dict[str, Any]:
@@ -173,19 +173,19 @@ def make_sources(
     Raises `ValueError` if a scheduler could not be made, or if there is none.
     """
     trial = read_trial(text, run, settings, learning_rate=learning_rate)
-    by_name = "SCHEDULE" in trial.schedulers
-    with prefix_errors("SCHEDULE" if by_name else text):
+    if is_config(text):
+        with prefix_errors(text):
+            trial.problems.raise_all()
+            if not trial.schedulers:
+                raise ValueError("the config has no 'schedulers'. Add one.")
+            return list(chain.from_iterable(sources(scheduler, trial.clock) for scheduler in trial.schedulers.values()))
+    with prefix_errors("SCHEDULE"):
         trial.problems.raise_all()
-        if not trial.schedulers:
-            raise ValueError("the config has no 'schedulers'. Add one.")
-        written = (sources(scheduler, trial.clock) for scheduler in trial.schedulers.values())
-        all_sources = list(chain.from_iterable(written))
-    if not by_name:
-        return all_sources
-    scheduler = trial.schedulers["SCHEDULE"]
+        scheduler = trial.schedulers["SCHEDULE"]
+        source = sources(scheduler, trial.clock)[0]
     name = type(scheduler.schedule if scheduler.relative else scheduler).__name__ if text.isidentifier() else text
-    quantity = "multiplier" if scheduler.relative and learning_rate is None else all_sources[0].quantity
-    return [replace(all_sources[0], name=name, quantity=quantity)]
+    quantity = "multiplier" if scheduler.relative and learning_rate is None else source.quantity
+    return [replace(source, name=name, quantity=quantity)]
 
 
 def read_entry(text: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _step_horizon(scheduler: object, run: Horizon | State | None) -> Horizon:
     """The run of a scheduler that counts its own steps. No ratio stretches it."""
     if run is not None:
         horizon = Horizon.of(run)
-        return Horizon._make(horizon.max_duration, 1, horizon.conversion_factors, scaled=True)
+        return Horizon._make(horizon.max_duration, 1, horizon.conversion_factors)
     total = getattr(scheduler, "total_iters", None)
     if not isinstance(total, int) or not total:
         raise ValueError(

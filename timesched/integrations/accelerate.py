@@ -25,9 +25,11 @@ __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 class MicrobatchSchedulers(CountingSchedulers):
     """The scheduler that `schedule` returns: stepped after each microbatch, it counts each step of the optimizer."""
 
-    fix = "Call step({}=...), or pass the conversion factors to schedule()."
     accelerator: Accelerator
     counts: Counts | None = None  # of the microbatches since the last step of the optimizer
+
+    def advice_for(self, counted: str) -> str:
+        return f"Call step({counted}=...), or pass the conversion factors to schedule()."
 
     def step(
         self, epoch: int | None = None, *, samples: int | Tensor | None = None, tokens: int | Tensor | None = None

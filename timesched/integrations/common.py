@@ -306,20 +306,25 @@ class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
     clock: Clock
-    fix = "Give the clock conversion factors, or count the {}."  # the advice if a count is missing
 
     def tick(self, counts: Counts) -> None:
         """Count a batch. Raises `ValueError` for a missing count, and counts nothing then."""
+        self.check_counts(counts)
+        self.clock.tick(counts.get("samples"), counts.get("tokens"))
+
+    def check_counts(self, counts: Counts) -> None:
+        """Raise `ValueError` if a batch has no count that a schedule reads, and no conversion factor gives it."""
         horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
-        for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
-            if unit in self.units and not known:
-                counted = unit.name.lower() + "s"
-                raise ValueError(
-                    f"{counted}: the run counts them, and this batch has no count. {self.fix.format(counted)}"
-                )
-        self.clock.tick(counts.get("samples"), counts.get("tokens"))
+        for counted, unit, is_known in (("samples", TimeUnit.SAMPLE, samples), ("tokens", TimeUnit.TOKEN, tokens)):
+            if unit in self.units and not is_known:
+                advice = self.advice_for(counted)
+                raise ValueError(f"{counted}: the run counts them, and this batch has no count. {advice}")
+
+    def advice_for(self, counted: str) -> str:
+        """The advice if the count of `counted`, "samples" or "tokens", is missing."""
+        return f"Give the clock conversion factors, or count the {counted}."
 
     def warn_of_early_end(self) -> None:
         """Warn if a trainer ended a run before the end of its schedules, by a batch or more."""

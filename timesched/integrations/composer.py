@@ -245,6 +245,8 @@ class _RunClock:
         self.max_duration = state.max_duration
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that has no attributes yet, and so no State to ask
+            raise AttributeError(name)
         return getattr(self._state, name)
 
     def copy_as_clock(self) -> Clock:
@@ -348,12 +350,13 @@ class _RunSchedulers(Schedulers):
         if self.average is not None:
             self.average.clock = self.clock.copy_as_clock()
             self.average.load_state_dict(state_dict["average"])
-        for scheduler, state, new_state in zip(self.schedulers, states, contents):
+        if states:
+            self.stepped_batches = states[0]["batch"]  # each state has the same number
+        for scheduler, new_state in zip(self.schedulers, contents):
             if isinstance(scheduler, Bound):
                 scheduler.restore(new_state)
             else:
                 scheduler.load_state_dict(new_state)
-            self.stepped_batches = state["batch"]
 
     def _read_state(self, index: int, state: StateDict) -> Any:
         """The contents of a scheduler's state, for `restore`; of a scheduler of torch, the state itself.

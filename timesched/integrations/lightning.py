@@ -119,7 +119,8 @@ def schedule(
     ours = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
     new = next((callback for callback in ours if not callback.configs()), None)
     counting = new or _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
-    if options not in (counting.options, RunOptions()):
+    has_other_options = options not in (counting.options, RunOptions())  # without arguments, they are the defaults
+    if has_other_options:
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
         )
@@ -138,8 +139,10 @@ def schedule(
 class _CallbackSchedulers(CountingSchedulers):
     """Schedulers that add the counts of a callback to the clock before they write."""
 
-    fix = "Pass schedule(..., count=lambda batch: {{'{}': ...}})."
     counting: _CountingCallback
+
+    def advice_for(self, counted: str) -> str:
+        return f"Pass schedule(..., count=lambda batch: {{'{counted}': ...}})."
 
     def step(self, epoch: int | None = None) -> None:
         """Count the batch, unless another scheduler has, and write the values of the next batch.
@@ -207,7 +210,7 @@ class _CountingCallback(Callback):
         earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
         if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
             return
-        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock._explicit_units)
+        self.clock._go_to_clock(earlier[-1].clock)
         if self.clock.done:
             raise ValueError(
                 f"schedule.max_duration={str(self.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
@@ -267,7 +270,9 @@ class _CountingCallback(Callback):
         """Count the batch that was trained since the last count, if there is one."""
         self.add_pending()
         if self.counts is not None:
-            self.schedulers[0].tick(self.counts)
+            for schedulers in self.schedulers:
+                schedulers.check_counts(self.counts)
+            self.clock.tick(self.counts.get("samples"), self.counts.get("tokens"))
             self.counts = None
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:

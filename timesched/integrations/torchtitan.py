@@ -128,7 +128,8 @@ class Schedules(LRSchedulersContainer):
         self.on_change = config.on_change
         entries = make_bindings(make_list(config.entries))
         units = run_units(self.clock, [entry.schedule for entry in entries])
-        self._check_units(units)
+        for unit in units - {TimeUnit.SECOND}:
+            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
         if TimeUnit.SECOND in units and dist.is_initialized():
             self.clock.process_group = True  # all ranks use the seconds of the first rank
         groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
@@ -139,11 +140,6 @@ class Schedules(LRSchedulersContainer):
             selected = [entry for entry in entries if select_groups(optimizer.param_groups, entry.tags)]
             if selected:
                 self.schedulers.append(_OptimizerSchedulers(optimizer, self.clock, selected, config.on_change))
-
-    def _check_units(self, units: set[TimeUnit]) -> None:
-        """Raise `ValueError` for units that are not counted."""
-        for unit in units - {TimeUnit.SECOND}:
-            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
 
     def step(self) -> None:
         """Count a batch, and write the values of the next batch."""

@@ -253,11 +253,11 @@ class _CountingCallback(TrainerCallback):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
+        options = self.options
         optimizer = _unwrap(self.trainer.optimizer if optimizer is None else optimizer)
-        _check_optimizer(optimizer, self.trainer, self.options.average)
+        _check_optimizer(optimizer, self.trainer, options.average)
         self.epoch = measure_epoch(self.loader, self.trainer)
         clock = self._make_clock(num_training_steps)
-        options = self.options
         average = make_average(optimizer, clock, options.average)
         units = run_units(clock, [entry.schedule for entry in options.entries], average)
         self._check_units(units, clock)
@@ -285,8 +285,7 @@ class _CountingCallback(TrainerCallback):
         """Raise `ValueError` if a schedule, the average or the length has a unit that is not counted."""
         trainer_counts_tokens = self.trainer.args.include_num_input_tokens_seen != "no"
         is_given = self.options.tokens_per_sample is not None or self.options.count is not None
-        counts_tokens = trainer_counts_tokens or is_given
-        if TimeUnit.TOKEN in units and not counts_tokens:
+        if TimeUnit.TOKEN in units and not (trainer_counts_tokens or is_given):
             raise ValueError(
                 "tokens: the run counts them, and the Trainer does not. Set "
                 "TrainingArguments(include_num_input_tokens_seen='all') or 'non_padding', or pass count= or "
@@ -392,12 +391,14 @@ class _TrainerClock(Clock):
 class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
-    fix = (
-        "Pass schedule(..., count=), a function that returns {{'{}': ...}}. If the Trainer should count, check the "
-        "main_input_name of its model."
-    )
     clock: _TrainerClock
     load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
+
+    def advice_for(self, counted: str) -> str:
+        return (
+            f"Pass schedule(..., count=), a function that returns {{'{counted}': ...}}. If the Trainer should count, "
+            f"check the main_input_name of its model."
+        )
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. Raises `ValueError` as `Schedulers` do. Keeps the warnings: the Trainer drops them."""

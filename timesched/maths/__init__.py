@@ -4,6 +4,7 @@ What a schedule of your own needs is here: `from timesched.maths import Frame, U
 """
 
 from timesched.maths import curves, shapes
-from timesched.maths.positions import Frame, Mark, Period, Span, UnsuitableRun
+from timesched.maths.counts import Mark, Period, Span
+from timesched.maths.positions import Frame, UnsuitableRun
 
 __all__ = ["Frame", "Mark", "Period", "Span", "UnsuitableRun", "curves", "shapes"]

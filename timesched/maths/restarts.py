@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from timesched.maths import ops
+from timesched.maths.counts import Counts, Points, Resolved, Span, nearest_float, split
 from timesched.maths.ops import Value
-from timesched.maths.positions import EXACT_TYPES, Counts, Frame, Points, Resolved, split
+from timesched.maths.positions import Frame
 from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 
@@ -30,8 +30,8 @@ def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
     """
     if growth == 1:
         return frame.period(first).done
-    mark = frame.mark(first, note="period")
-    return Cycles(mark.index, mark.count, Fraction(exact_number(growth))).done
+    end = frame.period_end(first)
+    return Cycles(end.index, end.count, Fraction(exact_number(growth))).done
 
 
 class Cycles:
@@ -40,40 +40,33 @@ class Cycles:
     The starts up to 2**63 are in a table, which is searched.
     """
 
-    __slots__ = ("_lengths", "_splits", "_starts", "_tables", "_weights", "index")
+    __slots__ = ("_spans", "_starts", "_tables", "index")
 
     def __init__(self, index: int, length: Exact, growth: Fraction) -> None:
         self.index = index
         starts: list[Fraction] = []
         lengths: list[Fraction] = []
         start, length = Fraction(0), Fraction(length)
-        self._weights: list[tuple[int, int, int]] = []  # (count - start) / length as (a * count - b) / d
         while start < 2**63:
-            a = math.lcm(start.denominator, length.denominator)
-            self._weights.append((a, int(a * start), int(a * length)))
             starts.append(start)
             lengths.append(length)
             start, length = start + length, length * growth
         self._starts = Points(starts)
-        self._lengths = list(map(float, lengths))
-        self._splits = [split(start) for start in starts]
+        self._spans = [Span(index, start, length) for start, length in zip(starts, lengths)]
+        whole_starts, rests = zip(*map(split, starts))
         self._tables = (
-            ops.constant([int(whole) for whole, _ in self._splits], torch.int64),
-            ops.constant([rest for _, rest in self._splits], torch.float64),
-            ops.constant(self._lengths, torch.float64),
+            ops.constant([int(whole) for whole in whole_starts], torch.int64),
+            ops.constant(rests, torch.float64),
+            ops.constant(list(map(nearest_float, lengths)), torch.float64),
         )
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done."""
         count = counts[self.index]
+        if type(count) is int:  # the case of a training loop
+            return self._spans[bisect_right(self._starts.firsts, count) - 1].done(counts)
         i = self._starts.passed(count) - 1
-        if isinstance(count, EXACT_TYPES):
-            a, b, d = self._weights[i]
-            return float((a * count - b) / d)
-        whole: Any
-        rest: Any
-        if isinstance(count, Tensor):
-            whole, rest, length = [ops.pick(table, i) for table in self._tables]
-        else:
-            (whole, rest), length = self._splits[i], self._lengths[i]
+        if not isinstance(count, Tensor):
+            return self._spans[i].done(counts)
+        whole, rest, length = [ops.pick(table, i) for table in self._tables]
         return ops.clip((ops.to_double(count - whole) - rest) / length)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from timesched.maths import curves, ops
+from timesched.maths.counts import Counts, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.maths.ops import Value
-from timesched.maths.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
+from timesched.maths.positions import Frame
 from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 
@@ -37,8 +38,7 @@ def cosine(done: Resolved, start: float, end: float) -> Resolved:
 
 def polynomial(left: Resolved, power: float, start: float, end: float) -> Resolved:
     """From `start` to `end` along a power of the fraction that is left."""
-    curve = curves.polynomial
-    return lambda counts: curve(left(counts), power, start, end)
+    return _apply_curve_with(power, curves.polynomial, left, start, end)
 
 
 def exponential(span: Span, gamma: float, start: float = 1.0) -> Resolved:
@@ -94,9 +94,8 @@ def _apply_curve(curve: Callable[[Value, float, float], Value], done: Resolved, 
     return lambda counts: curve(done(counts), start, end)
 
 
-def _exponential(span: Span, start: float, end: float, rate: float) -> Resolved:
-    curve, done = curves.exponential, span.done
-    return lambda counts: curve(done(counts), rate, start, end)
+def _apply_curve_with(constant: float, curve: Callable[..., Value], x: Resolved, start: float, end: float) -> Resolved:
+    return lambda counts: curve(x(counts), constant, start, end)  # not `*constants`, which would be slower
 
 
 # The root is taken of the fraction that is near 0 where the curve is steep, since it is exact there. In a decay, this
@@ -112,7 +111,7 @@ DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
     "cosine": lambda span, start, end, rate: cosine(span.done, start, end),
     "1-sqrt": lambda span, start, end, rate: polynomial(span.done, 0.5, end, start),
     "1-square": lambda span, start, end, rate: polynomial(span.done, 2.0, end, start),
-    "exponential": _exponential,
+    "exponential": lambda span, start, end, rate: _apply_curve_with(rate, curves.exponential, span.done, start, end),
     "geometric": lambda span, start, end, rate: _apply_curve(curves.geometric, span.done, start, end),
     "harmonic": lambda span, start, end, rate: _apply_curve(curves.harmonic, span.done, start, end),
 }
@@ -159,12 +158,11 @@ def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark
 
     `down=None` means as long as `up`.
     """
-    peak = frame.mark(up)
+    peak = frame.period_end(up, note="peak")
     length = peak.count + (peak.count if down is None else frame.length(down, peak.unit))
     end = peak.at(length)
-    frame.note("peak", peak)
     frame.note("period", end)
-    return end, float(peak.count / Fraction(length))
+    return end, min(float(peak.count / Fraction(length)), math.nextafter(1.0, 0.0))  # the way down is not empty
 
 
 def one_cycle(frame: Frame, peak: Exact, end: Mark, levels: Levels, shape: Shape, three_phase: bool) -> Resolved:

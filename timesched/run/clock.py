@@ -22,7 +22,8 @@ from timesched.types import StateDict
 
 _SAMPLE, _TOKEN = TimeUnit.SAMPLE, TimeUnit.TOKEN  # members of an Enum are slow to look up in every call
 _KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "_explicit_units")  # in copies and pickles
-TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_to_step")  # what a tick changes
+# What a tick changes.
+TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_until_warning")
 
 
 class Clock:
@@ -89,7 +90,7 @@ class Clock:
         self._explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
         self._last_tick_time = monotonic()
         self._listeners = Listeners()
-        self._ticks_to_step = -1  # within so many more ticks a new scheduler must step; below 0 there is none
+        self._ticks_until_warning = 0  # the tick that makes this 0 warns of schedulers without a step; else 0 or less
 
     @property
     def max_duration(self) -> Time:
@@ -168,8 +169,8 @@ class Clock:
         self._last_move = self._last_move[1], timestamp  # not by a call of `_move_to`, to be fast
         self.timestamp = timestamp
         self._last_tick_time = now
-        self._ticks_to_step -= 1
-        if self._ticks_to_step == -1:
+        self._ticks_until_warning -= 1
+        if self._ticks_until_warning == 0:
             self._listeners.warn_of_missing_step(timestamp.batch)
 
     def _measure_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
@@ -179,17 +180,17 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._count_or_expected("samples", samples, batch_size, 1)
         batch_tokens = self._count_or_expected("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        if samples is not None and _SAMPLE not in self._explicit_units:
+        if samples is not None and _SAMPLE not in self._explicit_units:  # so that few ticks make a new set
             self._explicit_units |= {_SAMPLE}
         if tokens is not None and _TOKEN not in self._explicit_units:
             self._explicit_units |= {_TOKEN}
         return batch_samples or 0, batch_tokens or 0, microseconds
 
-    def _count_or_expected(self, name: str, value: object, factor: Exact | None, multiplied: int | None) -> int | None:
-        """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
+    def _count_or_expected(self, name: str, value: object, factor: Exact | None, base: int | None) -> int | None:
+        """The samples or tokens of a batch: `value`, else `factor` times the count `base`; None if unknown."""
         if value is not None:
             return read_count(name, value)
-        if factor is None or multiplied is None:
+        if factor is None or base is None:
             unit = COUNTED_UNITS[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
@@ -198,7 +199,7 @@ class Clock:
                     f"step({name}=...), or {FACTOR_BY_UNIT[unit]} to ScheduleLR."
                 )
             return None
-        count = factor * multiplied
+        count = factor * base
         if not isinstance(count, int) and count.denominator != 1:
             raise TimeError(f"Clock.tick.{name}=None: {float(count)} is not a whole count. Pass tick({name}=...).")
         return int(count)
@@ -305,9 +306,7 @@ class Clock:
         length, counter = self._read_position(period, "every.period")
         if length == 0:
             raise TimeError(f"Clock.every.period={str(period)!r}: a period must be above 0. Pass one such as '0.1dur'.")
-        first: Exact = 0
-        if start is not None:
-            first = self.horizon.change(*self._read_position(start, "every.start"), counter)
+        first = 0 if start is None else self.horizon.change(*self._read_position(start, "every.start"), counter)
         self._check_counts(unit_of(counter))
         return events.has_completed_period(self._last_move, length, counter, first)
 
@@ -369,6 +368,10 @@ class Clock:
         self._last_tick_time = monotonic()
         self._expect_step()
 
+    def _go_to_clock(self, other: Clock) -> None:
+        """Continue from the moment of another clock."""
+        self.go_to(other.timestamp, other._explicit_units)
+
     def _set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
         after a load.
@@ -378,7 +381,8 @@ class Clock:
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
             self._set_and_refresh(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
-            self.stop_at = self._stop_time  # on the new horizon
+            if self._stop is not None:  # a stop that counts epochs moves with their length
+                self._stop = self.horizon.place(self.horizon._time_at(*self._stop), scale=False)
 
     def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a saved state on this run: see `read_timestamp`."""
@@ -442,7 +446,7 @@ class Clock:
 
     def __setstate__(self, state: StateDict) -> None:
         set_attributes(self, state)
-        self._last_tick_time, self._listeners, self._ticks_to_step = monotonic(), Listeners(), -1
+        self._last_tick_time, self._listeners, self._ticks_until_warning = monotonic(), Listeners(), 0
         self._last_move = self.timestamp, self.timestamp
 
     # The schedulers that follow the clock
@@ -453,8 +457,8 @@ class Clock:
         self._expect_step()
 
     def _expect_step(self) -> None:
-        """Expect a step of each new scheduler within 100 ticks and two epochs, or 1,000 ticks."""
-        self._ticks_to_step = 1000 if self.dataloader_len is None else max(100, 2 * self.dataloader_len)
+        """Expect a step of each new scheduler within 100 ticks and two epochs, or 1,000 ticks. The next tick warns."""
+        self._ticks_until_warning = 1001 if self.dataloader_len is None else max(100, 2 * self.dataloader_len) + 1
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"

@@ -21,7 +21,6 @@ Position = tuple[Exact, Counter]  # of a run: a count from its start
 # The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
 _UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
-_WHOLE_RUN = Time(1, TimeUnit.DURATION)
 # The conversion factor that gives a count if nobody counts it.
 FACTOR_BY_UNIT = {TimeUnit.SAMPLE: "samples_per_batch", TimeUnit.TOKEN: "tokens_per_sample"}
 
@@ -164,11 +163,10 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_end", "_key", "_ratio", "_unscaled", "conversion_factors", "max_duration", "ssr", "usual_batch")
+    __slots__ = ("_end", "_key", "_ratio", "conversion_factors", "max_duration", "ssr", "usual_batch")
     max_duration: Time | None
     ssr: float
-    _unscaled: Time | None
-    _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
+    _end: Position | None  # the scaled length, and the counter that reaches it
     conversion_factors: ConversionFactors
     usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
     _ratio: Exact
@@ -184,22 +182,21 @@ class Horizon:
         ssr: float = 1.0,
     ) -> None:
         factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
-        self._fill(_read_length(max_duration), read_ratio(ssr), factors, scaled=False)
+        ratio = read_ratio(ssr)
+        self._fill(_read_length(max_duration, ratio), ratio, factors)
 
-    def _fill(self, length: Time | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> None:
-        """Set all attributes. `scaled`: whether the length is scaled already, as in a state that is not ours."""
+    def _fill(self, length: Time | None, ratio: Exact, factors: ConversionFactors) -> None:
+        """Set all attributes. `length`: scaled already."""
         put = object.__setattr__
-        scaled_length = length if length is None or scaled else Time._make(length.exact * ratio, length.unit)
-        put(self, "_unscaled", length)
-        put(self, "conversion_factors", factors)
+        put(self, "max_duration", length)
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
-        put(self, "max_duration", scaled_length)
-        end = None if scaled_length is None else (scaled_length.exact, scaled_length.unit)
-        put(self, "_end", None if end is None else self._count_and_counter(*end))
+        put(self, "conversion_factors", factors)
+        end = None if length is None else self._count_and_counter(length.exact, length.unit)
+        put(self, "_end", end)
         put(self, "_key", (end, factors, ratio))
         put(self, "usual_batch", _count_usual_batch(factors, None if end is None else end[1]))
-        if factors.batch_sizes is not None:
+        if factors.batch_sizes is not None:  # the stages are placed on this horizon: only they are still missing
             stages = _Stages(self, factors.batch_sizes.entries)
             put(self, "conversion_factors", replace(factors, stages=stages))
 
@@ -217,9 +214,8 @@ class Horizon:
         known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
         for other in known[1:]:
             if float(other) != float(known[0]):
-                ratio = float(known[0])
                 raise ValueError(
-                    f"ssr={ratio}: it contradicts the state's ratio {float(other)}. Pass None, or the same."
+                    f"ssr={float(known[0])}: it contradicts the state's ratio {float(other)}. Pass None, or the same."
                 )
         if isinstance(own, Horizon):
             return own
@@ -228,38 +224,34 @@ class Horizon:
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
-        length = _read_length(state.max_duration, TimeUnit.EPOCH, allows_zero=True)  # 0 where a run was stopped at once
+        length = _read_length(state.max_duration, 1, TimeUnit.EPOCH, allows_zero=True)  # 0: stopped at once
         factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
-        return cls._make(length, known[0] if known else 1, factors, scaled=True)
+        return cls._make(length, known[0] if known else 1, factors)
 
     @classmethod
-    def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors, scaled: bool) -> Horizon:
-        """A horizon with values that were checked before."""
+    def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors) -> Horizon:
+        """A horizon with values that were checked before. `length`: scaled already."""
         horizon = object.__new__(cls)
-        horizon._fill(length, ratio, factors, scaled)
+        horizon._fill(length, ratio, factors)
         return horizon
 
     def _with_length(self, max_duration: Time | str) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._make(_read_length(max_duration), self._ratio, self.conversion_factors, scaled=False)
+        return Horizon._make(_read_length(max_duration, self._ratio), self._ratio, self.conversion_factors)
 
     def _with_end_after(self, timestamp: object, time: Time | str) -> Horizon:
         """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
-        assert self._end is not None and self.max_duration is not None
-        _, counter = self._end
+        _, counter = self._require_end()
         length, length_counter = self.place(time, scale=False)
         (now,) = counts_of(timestamp, (counter,))
         end = now + self.change(length, length_counter, counter, start=(now, counter))
-        if isinstance(counter, EpochCounter):
-            end = Fraction(end) / counter.length
-        max_duration = Time._make(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
-        return Horizon._make(max_duration, self._ratio, self.conversion_factors, scaled=False)
+        return Horizon._make(self._time_at(end, counter), self._ratio, self.conversion_factors)
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
         length = read_positive("batches_per_epoch", batches_per_epoch, optional=True)
         factors = replace(self.conversion_factors, batches_per_epoch=length)
-        return Horizon._make(self._unscaled, self._ratio, factors, self.max_duration is self._unscaled)
+        return Horizon._make(self.max_duration, self._ratio, factors)
 
     @property
     def batches_per_epoch(self) -> Exact | None:
@@ -286,9 +278,7 @@ class Horizon:
         time = Time.from_input(time)
         number, unit = time.exact, time.unit
         if unit is TimeUnit.DURATION:
-            if self._end is None:
-                raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
-            length, counter = self._end
+            length, counter = self._require_end(time)
             return number * length, counter
         count, counter = self._count_and_counter(number, unit)
         return (count * self._ratio if scale else count), counter
@@ -340,7 +330,7 @@ class Horizon:
         count, counter = self.place(time, scale=False)
         if unit is not TimeUnit.DURATION:
             return Time(self.change(count, counter, unit), unit)
-        length, end_counter = self.place(_WHOLE_RUN)
+        length, end_counter = self._require_end()
         return Time(Fraction(self.change(count, counter, end_counter)) / length, unit)
 
     def add(self, one: Time, other: Time) -> Time:
@@ -354,7 +344,7 @@ class Horizon:
         if one.unit is other.unit:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):
-            divisor, counter = self.place(_WHOLE_RUN)
+            divisor, counter = self._require_end()
             unit, sum_unit = unit_of(counter), TimeUnit.DURATION
         else:
             divisor = self._ratio  # which does not stretch a fraction of the run
@@ -368,31 +358,41 @@ class Horizon:
         A run in epochs is measured by its epochs, and by the batches of the present epoch if the length of an epoch is
         known. Raises `ValueError` when the length of the run is not known.
         """
-        end, counter = self.place(_WHOLE_RUN)
+        end, counter = self._require_end()
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time | str) -> bool:
-        """Whether the run continues after `time`, scaled or not; False where their units do not convert."""
-        if self._end is None:
-            return False
-        length, counter = self._end
+        """Whether the run continues after `time`, scaled or not; False if that is not known, or does not convert."""
         try:
+            length, counter = self._require_end()
             return all(self.change(*self.place(time, scale), counter) < length for scale in (True, False))
         except ValueError:
             return False
 
-    def _count_and_counter(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
+    def _require_end(self, time: Time | str = "1.0dur") -> Position:
+        """The end of the run. Raises `ValueError` if it is not known: `time` needs it."""
+        if self._end is None:
+            raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
+        return self._end
+
+    def _count_and_counter(self, count: Exact, unit: TimeUnit) -> Position:
+        """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
         length = self.batches_per_epoch
         if unit is TimeUnit.EPOCH and length is not None:
             return count * length, EpochCounter(length)
         return count, unit
 
+    def _time_at(self, count: Exact, counter: Counter) -> Time:
+        """The inverse of `_count_and_counter`, as a time."""
+        if isinstance(counter, EpochCounter):
+            return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
+        return Time._make(count, counter)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        is_scaled = self.max_duration is self._unscaled
-        return Horizon._make, (self._unscaled, self._ratio, self.conversion_factors, is_scaled)
+        return Horizon._make, (self.max_duration, self._ratio, self.conversion_factors)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -401,7 +401,9 @@ class Horizon:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
+        length = self.max_duration
+        unscaled = None if length is None else str(Time._make(length.exact / Fraction(self._ratio), length.unit))
+        arguments = [repr(unscaled)]
         for name in _FACTOR_NAMES:
             factor = getattr(self, name)
             if isinstance(factor, BatchSizes):
@@ -414,14 +416,14 @@ class Horizon:
         return f"Horizon({', '.join(arguments)})"
 
 
-def _count_usual_batch(factors: ConversionFactors, unit: TimeUnit | None) -> tuple[int, int] | None:
+def _count_usual_batch(factors: ConversionFactors, counter: Counter | None) -> tuple[int, int] | None:
     """The samples and tokens of each batch; 0 where they are unknown.
 
-    None if they change, if they are not whole, or if the length of the run, which is in `unit`, needs an unknown count.
+    None if they change or are not whole, or if `counter`, which measures the run, needs an unknown count.
     """
     samples = factors.samples_per_batch or 0
     tokens = samples * (factors.tokens_per_sample or 0)
-    lacks_count = (unit is TimeUnit.SAMPLE and not samples) or (unit is TimeUnit.TOKEN and not tokens)
+    lacks_count = (counter is TimeUnit.SAMPLE and not samples) or (counter is TimeUnit.TOKEN and not tokens)
     if lacks_count or factors.batch_sizes is not None or not isinstance(samples, int) or not isinstance(tokens, int):
         return None
     return samples, tokens
@@ -461,8 +463,8 @@ class _Stages:
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
-def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
-    """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
+def _read_length(value: object, ratio: Exact, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
+    """The length of a run, times the ratio. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
     time = require_time("max_duration", value, unit)
@@ -470,4 +472,4 @@ def _read_length(value: object, unit: TimeUnit | None = None, allows_zero: bool 
         raise ValueError(f"max_duration={value!r}: it is a fraction of itself. Pass a time such as '10ep'.")
     if time.exact < 0 or (time.exact == 0 and not allows_zero):
         raise ValueError(f"max_duration={value!r}: it is not above 0. Pass a length above 0.")
-    return time
+    return Time._make(time.exact * ratio, time.unit)

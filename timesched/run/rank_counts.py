@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.time.timestamp import read_field
+from timesched.time.timestamp import read_duration, read_field
 from timesched.time.units import TimeError
 
 
@@ -20,14 +20,14 @@ def sum_over_ranks(process_group: Any, samples: Any, tokens: Any, duration: Any,
     only some ranks pass it.
     """
     if process_group in (None, False):
-        return samples, tokens, elapsed if duration is None else read_field("duration", duration)
+        return samples, tokens, elapsed if duration is None else read_duration("duration", duration)
     group = None if process_group is True else process_group
     arguments = {"samples": samples, "tokens": tokens}
     own_error: Exception | None = None
     try:
         counts = [0 if value is None else read_count(name, value) for name, value in arguments.items()]
         are_passed = [value is not None for value in arguments.values()]
-        microseconds = elapsed if duration is None else read_field("duration", duration)
+        microseconds = elapsed if duration is None else read_duration("duration", duration)
         microseconds_of_rank_0 = microseconds if dist.get_rank(group) == 0 else 0
         numbers = torch.tensor([*counts, *are_passed, microseconds_of_rank_0, 0], dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one, and must raise, too

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timesched.fields import choice, flag, number, time, times
-from timesched.maths import shapes
-from timesched.maths.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages
+from timesched.maths import Frame, Mark, UnsuitableRun, shapes
+from timesched.maths.counts import Counts, Resolved, stages
 from timesched.run.horizon import Horizon
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timesched.fields import choice, flag, number, time
-from timesched.maths import shapes
+from timesched.maths import Frame, Period, Span, shapes
+from timesched.maths.counts import Resolved
 from timesched.maths.curves import decay
-from timesched.maths.positions import Frame, Period, Resolved, Span
 from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError, exact_number
 from timesched.time.value import TimeLike

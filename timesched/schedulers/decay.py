@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from timesched.fields import choice, flag, number, time
-from timesched.maths import shapes
+from timesched.maths import Frame, Span, UnsuitableRun, shapes
+from timesched.maths.counts import Counts, Resolved, stages
 from timesched.maths.curves import inverse_root_decay, power_law, rex
 from timesched.maths.ops import Value
-from timesched.maths.positions import Counts, Frame, Resolved, Span, UnsuitableRun, stages
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text

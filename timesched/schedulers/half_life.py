@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from timesched import fields
-from timesched.maths import shapes
+from timesched.maths import Frame, shapes
+from timesched.maths.counts import Milestones, Resolved
 from timesched.maths.curves import decay
 from timesched.maths.ops import Value
-from timesched.maths.positions import Frame, Milestones, Resolved
 from timesched.rules import NonNegativeTime, read_positive
 from timesched.run.horizon import BatchSizes, Horizon, State
 from timesched.schedulers.schedule import Schedule

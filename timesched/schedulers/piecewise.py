@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from timesched.maths import shapes
-from timesched.maths.positions import Frame, Resolved, UnsuitableRun
+from timesched.maths import Frame, UnsuitableRun, shapes
+from timesched.maths.counts import Resolved
 from timesched.rules import Choice, NonNegativeTime, Number
 from timesched.schedulers.schedule import Schedule
 from timesched.time.units import TimeError

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from timesched.fields import flag, number, time, times
-from timesched.maths import shapes
-from timesched.maths.positions import Frame, Resolved, Span
+from timesched.maths import Frame, Span, shapes
+from timesched.maths.counts import Resolved
 from timesched.schedulers.schedule import Schedule
 from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from timesched.fields import number, time, times
-from timesched.maths import shapes
+from timesched.maths import Frame, shapes
+from timesched.maths.counts import Milestones, Resolved
 from timesched.maths.ops import where
-from timesched.maths.positions import Frame, Milestones, Resolved
 from timesched.maths.restarts import check_growth, cycle_progress
 from timesched.schedulers.schedule import Schedule
 from timesched.time.value import TimeLike

@@ -107,7 +107,7 @@ class Timestamp(Ordered):
         epoch_wct: datetime.timedelta | None = None,
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
-        values = locals()
+        values = locals()  # the arguments by their names, since no other variable exists yet
         numbers = [0 if values[name] is None else read_field(name, values[name]) for name in FIELDS]
         _set_numbers(self, tuple(numbers))
 
@@ -183,7 +183,7 @@ class Timestamp(Ordered):
         duration: datetime.timedelta | None = None,
     ) -> Timestamp:
         """The timestamp after one more batch that took `duration`; `samples` and `tokens` are sums over all ranks."""
-        micros = read_field("duration", duration or _ZERO)
+        micros = read_duration("duration", duration or _ZERO)
         return self.after_batch(read_field("sample", samples), read_field("token", tokens), micros)
 
     def after_batch(self, samples: int, tokens: int, micros: int, batches: Exact | None = None) -> Timestamp:
@@ -209,14 +209,14 @@ class Timestamp(Ordered):
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` is the time since the last batch."""
-        micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        micros, now = read_duration("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
         counters = {name: now[name] + 1 for name in ("epoch", "epoch_in_iteration")}
         clocks = {name: now[name] + micros for name in ("total_wct", "iteration_wct")}
         return self._replace(**counters, **clocks, **dict.fromkeys((*_IN_EPOCH_FIELDS, "epoch_wct", "batch_wct"), 0))
 
     def to_next_iteration(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next iteration; `duration` is the time since the last batch."""
-        micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        micros, now = read_duration("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
         inner = ("epoch_in_iteration", "token_in_iteration", *_IN_EPOCH_FIELDS, *WALL_CLOCKS[1:])
         counters = {"iteration": now["iteration"] + 1, "total_wct": now["total_wct"] + micros}
         return self._replace(**counters, **dict.fromkeys(inner, 0))
@@ -244,16 +244,21 @@ class Timestamp(Ordered):
 _set_numbers: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__["_numbers"].__set__  # past __setattr__
 
 
+def read_duration(name: str, value: object) -> int:
+    """A duration in microseconds. Raises `TimeError` for a value of another type, and below 0."""
+    if not isinstance(value, datetime.timedelta) or value < _ZERO:
+        raise TimeError(f"{name}={value!r}: it is not a duration. Pass a datetime.timedelta of 0 or more.")
+    return value // MICROSECOND
+
+
 def read_field(name: str, value: object) -> int:
-    """The number of a field: a count in the field's unit or, for any other name, a duration in microseconds.
+    """The number of a field: of a counter in its unit, of a wall clock in microseconds.
 
     Raises `TimeError` for a value of another type or unit, and below 0.
     """
-    unit = _COUNTERS.get(name)
-    if unit is None:
-        if not isinstance(value, datetime.timedelta) or value < _ZERO:
-            raise TimeError(f"{name}={value!r}: it is not a duration. Pass a datetime.timedelta of 0 or more.")
-        return value // MICROSECOND
+    if name in WALL_CLOCKS:
+        return read_duration(name, value)
+    unit = _COUNTERS[name]
     if type(value) is int and value >= 0:
         return value
     time = require_time(name, value, unit)
