@@ -106,7 +106,7 @@ def _run_words(words: list[str], cwd: Path) -> None:
 
 
 def _run_ranks(words: list[str]) -> None:
-    """Run `torchrun --standalone --nproc-per-node N script ...`. Each rank is a fork, and does not import torch again."""
+    """Do what `torchrun --standalone --nproc-per-node N script ...` does, with forks, which need not import torch."""
     program, standalone, option, world_size, *script = words
     assert (program, standalone, option) == ("torchrun", "--standalone", "--nproc-per-node"), words
     with socket.create_server(("localhost", 0)) as server:
