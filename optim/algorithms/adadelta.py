@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
+from ..base.hyperparameters import NON_NEGATIVE, Number
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from ..step.common_steps import penalized_gradient, square_average_, widen_float16
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
@@ -56,7 +56,7 @@ class Adadelta(RuleOptimizer):
     Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
     """
 
-    hyper = rule_table(COMMON, rho=Number(least=0, most=1), eps=NON_NEGATIVE)
+    hyper = dict(COMMON, rho=Number(least=0, most=1), eps=NON_NEGATIVE)
     reads = ()
     states = ("square_avg", "acc_delta")
 

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
 from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero, select, stack_tensors
@@ -85,7 +85,7 @@ class Adafactor(RuleOptimizer):
     fairseq, not in torch's.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         lr=Number(least=0, optional=True),
         eps=NumberTuple((NON_NEGATIVE, NON_NEGATIVE)),
         clip_threshold=Number(above=0),

@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
+from ..base.hyperparameters import NON_NEGATIVE, Number
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
@@ -60,7 +60,7 @@ class Adagrad(RuleOptimizer):
     Source: https://jmlr.org/papers/v12/duchi11a.html, with torch's decay of the learning rate.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(least=0, scheduled=False), eps=NON_NEGATIVE
     )
     fused = FUSED_ADAGRAD

@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
@@ -67,7 +67,7 @@ class AdamBase(RuleOptimizer):
     Sources: see `Adam` and `AdamW`.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         COMMON, betas=BETAS, eps=NON_NEGATIVE, amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH
     )
     structural = ("amsgrad", "decoupled_weight_decay")
@@ -244,7 +244,7 @@ class AdamW(AdamBase):
     here, as in torch, the whole learning rate does.
     """
 
-    hyper = rule_table(AdamBase.hyper, cautious_weight_decay=SWITCH)
+    hyper = dict(AdamBase.hyper, cautious_weight_decay=SWITCH)
     may_be_missing = AdamBase.may_be_missing | {"amsgrad", "cautious_weight_decay"}
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, copy_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient, widen_float16
@@ -56,7 +56,7 @@ class Adamax(RuleOptimizer):
     Source: https://arxiv.org/abs/1412.6980, algorithm 2, with torch's eps.
     """
 
-    hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE)
+    hyper = dict(COMMON, betas=BETAS, eps=NON_NEGATIVE)
     states = ("exp_avg", "exp_inf")
 
     def __init__(

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 from timesched.maths.ops import clamp_min, where
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import Number, rule_table
+from ..base.hyperparameters import Number
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
@@ -64,7 +64,7 @@ class ASGD(RuleOptimizer):
     Source: https://doi.org/10.1137/0330046; the decays follow torch.
     """
 
-    hyper = rule_table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
+    hyper = dict(COMMON, lambd=Number(), alpha=Number(), t0=Number())
     reads = (STEP, "eta", "mu")
     states = ("ax",)
 

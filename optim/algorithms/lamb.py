@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from ..step.common_steps import moment_factors, root_plus_eps, update_moments
@@ -59,7 +59,7 @@ class Lamb(RuleOptimizer):
     Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction.
     """
 
-    hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, eps=NON_NEGATIVE, weight_decay=NON_NEGATIVE, adam=SWITCH)
+    hyper = dict(lr=NON_NEGATIVE, betas=BETAS, eps=NON_NEGATIVE, weight_decay=NON_NEGATIVE, adam=SWITCH)
     elementwise = False
     reads = ()
     states = ("exp_avg", "exp_avg_sq")

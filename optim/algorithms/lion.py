@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
 from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
@@ -50,7 +50,7 @@ class Lion(RuleOptimizer):
     Source: https://arxiv.org/abs/2302.06675, algorithm 2.
     """
 
-    hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, weight_decay=NON_NEGATIVE, cautious_weight_decay=SWITCH)
+    hyper = dict(lr=NON_NEGATIVE, betas=BETAS, weight_decay=NON_NEGATIVE, cautious_weight_decay=SWITCH)
     may_be_missing = frozenset(("cautious_weight_decay",))
     reads = ()
     states = ("exp_avg",)

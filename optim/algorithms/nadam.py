@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
@@ -69,9 +69,7 @@ class NAdam(RuleOptimizer):
     Source: https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ, in the form of torch.optim.NAdam.
     """
 
-    hyper = rule_table(
-        COMMON, betas=BETAS, eps=NON_NEGATIVE, momentum_decay=NON_NEGATIVE, decoupled_weight_decay=SWITCH
-    )
+    hyper = dict(COMMON, betas=BETAS, eps=NON_NEGATIVE, momentum_decay=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     reads = (STEP, "mu_product")

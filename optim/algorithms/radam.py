@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.maths.ops import clamp_min, where
 
-from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
@@ -65,7 +65,7 @@ class RAdam(RuleOptimizer):
     Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts if ρ > 4; the threshold 5 and ε follow torch.
     """
 
-    hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
+    hyper = dict(COMMON, betas=BETAS, eps=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     states = ("exp_avg", "exp_avg_sq")

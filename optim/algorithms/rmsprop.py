@@ -7,7 +7,7 @@ from torch.optim.optimizer import ParamsT
 
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
@@ -66,7 +66,7 @@ class RMSprop(RuleOptimizer):
     `centered`: https://arxiv.org/abs/1308.0850, equations 38 to 45.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         COMMON,
         alpha=Number(least=0, most=1),
         eps=NON_NEGATIVE,

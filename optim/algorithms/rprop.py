@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 from timesched.maths.ops import where
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple
 from ..base.scalar_states import STEP
 from ..base.sharding import local_shard
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
@@ -63,7 +63,7 @@ class Rprop(RuleOptimizer):
     Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which does not take back steps.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         lr=NON_NEGATIVE,
         maximize=SWITCH,
         etas=NumberTuple((Number(above=0, below=1), Number(above=1))),

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from timesched.maths.ops import where
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import SWITCH, Number, is_switched_off, rule_table
+from ..base.hyperparameters import SWITCH, Number, is_switched_off
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
@@ -67,7 +67,7 @@ class SGD(RuleOptimizer):
     multiplies the buffer and not the gradient that enters it.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         COMMON, momentum=Number(least=0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
     may_be_missing = frozenset(("maximize", "nesterov"))

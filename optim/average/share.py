@@ -19,13 +19,13 @@ from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import ParamGroup
 
-from ..base.hyperparameters import SWITCH, Number, rule_table
+from ..base.hyperparameters import SWITCH, Number
 
 # The counts of a moment. 0 as batches_per_epoch: not known.
 COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
 START = {name: f"start_{name}" for name in COUNTS}  # the keys of the counts when the average began
 LAST = {name: f"last_{name}" for name in COUNTS}  # the keys of the counts at the last step
-GROUP_RULES = rule_table(
+GROUP_RULES = dict(
     dict.fromkeys([*START.values(), *LAST.values()], Number(least=0, integer=True)),
     begun=SWITCH,  # whether the average had begun at the last step
 )

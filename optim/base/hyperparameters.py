@@ -118,11 +118,6 @@ class Choice(base_rules.Choice):
         return value
 
 
-def rule_table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
-    """Rules by the names of hyperparameters. The common rules come first."""
-    return {**(common or {}), **rules}
-
-
 # The hyperparameters of the optimizers here. If a group has one of these keys and its own algorithm does not know the
 # key, the key belongs to another algorithm.
 _NAMES = """

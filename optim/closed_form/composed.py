@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from timesched.binding.groups import select_groups
 from timesched.rules import COUNTS
-from timesched.run.horizon import State
 from timesched.schedulers.composition import SequenceScheduler
 from timesched.time.units import TimeError
 from timesched.types import Tags
@@ -86,27 +85,27 @@ def _require_schedulers(parent: Scheduler, schedulers: object) -> list[Scheduler
 def _resolve_options(parent: Scheduler, optimizer: object, children: Sequence[Scheduler], options: Options) -> Options:
     """The options of a parent. Where they have no tags or no clock, it gets the tags and the clock of its children.
 
-    Raises the errors of `_check_child`.
+    Raises `ValueError` unless the children are new schedulers of one optimizer, key, clock and choice of groups.
     """
     tags, clock = options.get("param_group_tags"), options.get("clock")
     tags = children[0].tags if tags is None else tags
     for i, child in enumerate(children):
         path = f"{type(parent).__name__}.schedulers[{i}]"
-        _check_child(path, child, optimizer, parent.param_group_key, tags, clock)
+        _check_child(path, child, optimizer, parent.param_group_key, tags)
+        if child.clock is not None and clock not in (None, child.clock):
+            raise ValueError(f"{path}: its clock differs. Make all schedulers with one clock.")
         clock = clock or child.clock
     return {**options, "param_group_tags": tags, "clock": clock}
 
 
-def _check_child(path: str, child: Scheduler, optimizer: object, key: str, tags: Tags, clock: State | None) -> None:
-    """Raise `ValueError` unless a child is a new scheduler of its parent's optimizer, key, tags and clock."""
+def _check_child(path: str, child: Scheduler, optimizer: object, key: str, tags: Tags) -> None:
+    """Raise `ValueError` unless a child is a new scheduler of its parent's optimizer, key and tags."""
     if child.optimizer is not optimizer:
         raise ValueError(f"{path}: its optimizer differs. Make all schedulers with the same optimizer.")
     if child.param_group_key != key:
         raise ValueError(f"{path}: it schedules {child.param_group_key!r}. Pass schedulers of {key!r}.")
     if int(child.last_epoch):
         raise ValueError(f"{path}: it is at step {int(child.last_epoch)}. Combine schedulers before their first step.")
-    if child.clock is not None and clock not in (None, child.clock):
-        raise ValueError(f"{path}: its clock differs. Make all schedulers with one clock.")
     groups = child.optimizer.param_groups
     if select_groups(groups, child.tags) != select_groups(groups, tags):
         raise ValueError(

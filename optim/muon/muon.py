@@ -15,7 +15,7 @@ from timesched.types import ParamGroup, StateDict
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, NON_NEGATIVE, SWITCH, Choice, Counts, Number, rule_table
+from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, NON_NEGATIVE, SWITCH, Choice, Counts, Number
 from ..base.sharding import Placement, row_zeros
 from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_, select
 from ..precision.options import RULES
@@ -128,7 +128,7 @@ class Muon(RuleOptimizer):
     Source: https://kellerjordan.github.io/posts/muon/.
     """
 
-    hyper = rule_table(
+    hyper = dict(
         algorithm=Choice(("muon", *ALGORITHMS)),
         lr=NON_NEGATIVE,
         weight_decay=NON_NEGATIVE,
@@ -332,7 +332,7 @@ class NorMuon(Muon):
     Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
     """
 
-    hyper = rule_table(Muon.hyper, beta2=FRACTION)
+    hyper = dict(Muon.hyper, beta2=FRACTION)
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import optim
-from optim.base.hyperparameters import HYPERPARAMETERS, Number, rule_table
+from optim.base.hyperparameters import HYPERPARAMETERS, Number
 from tests.optim._distributed.checkpoints import with_keys_of
 from tests.optim.problems import (
     assert_states_close,
@@ -371,7 +371,7 @@ def test_whose_hyperparameters_a_dict_may_not_have():
     assert set().union(*(getattr(optim, name).hyper for name in NAMES)) == HYPERPARAMETERS
 
     class Own(optim.Lion):
-        hyper = rule_table(optim.Lion.hyper, sharpness=Number())
+        hyper = dict(optim.Lion.hyper, sharpness=Number())
 
     optimizer, saved = trained(BY_ID["Adam-amsgrad"]), trained(BY_ID["Adam-amsgrad"]).state_dict()
     saved["param_groups"][0]["sharpness"] = 1.0
