@@ -9,12 +9,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.tuner import Tuner
 
+import optim
 from tests.building import batches_of_loop
 from tests.docs.tables import DOCS
 from tests.torchrun import ROOT, python_output
@@ -133,6 +135,45 @@ def test_a_count_that_only_the_second_optimizer_reads(tmp_path: Path) -> None:
     clock = module.lr_schedulers()[1].clock
     assert (clock.timestamp.batch, clock.timestamp.token) == (1, 9)
     assert [len(used) for used in module.used] == [2, 0]  # before a step of the second optimizer
+
+
+class WithoutSchedules(TwoOptimizers):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=LR) for part in (self.net.embedding, self.net.head)]
+
+    def lr_schedulers(self) -> Any:
+        return [mock.Mock(), mock.Mock()]
+
+
+def test_each_optimizer_begins_at_a_checkpoint_without_schedules(tmp_path: Path) -> None:
+    """The average of the second optimizer begins with the loaded weights, too."""
+
+    class Resumed(TwoOptimizers):
+        def configure_optimizers(self) -> Any:
+            first, second = WithoutSchedules.configure_optimizers(self)
+            made = schedule(self, first, LINE, max_duration="26ba", on_change="new")
+            return [made, schedule(self, second, LINE, on_change=self.on_change, average=average)]
+
+        def on_train_batch_start(self, *arguments: Any) -> None:
+            if not self.used[0]:
+                self.weights = flat(self.net.head.parameters())
+                with self.lr_schedulers()[1].average.swapped():
+                    self.averaged = flat(self.net.head.parameters())
+
+    average = partial(optim.WeightAverage, half_life="3ba")
+    trainer = make_trainer(tmp_path, Task(epochs=1))
+    trainer.fit(WithoutSchedules(), Loader(3))
+    trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    for on_change in ("new", "same"):
+        module = Resumed()
+        module.on_change = on_change
+        fit = partial(make_trainer(tmp_path, Task(epochs=2)).fit, module, Loader(3), ckpt_path=tmp_path / "plain.ckpt")
+        if on_change == "same":
+            with pytest.raises(ValueError, match="on_change='same': the run continues after 13 batches"):
+                fit()
+        else:
+            fit()
+            assert torch.equal(module.averaged, module.weights)
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,8 @@ class _CountingCallback(Callback):
         self.resumed = trainer.ckpt_path is not None
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
-            self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
+            for schedulers in self.schedulers:
+                schedulers.begin_at(batches, epoch=trainer.current_epoch)
         self._stop_at_end()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
