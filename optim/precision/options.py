@@ -173,7 +173,8 @@ def check_precision(
             f"{class_name}.state_dtype={state_dtype!r}: {unknown[0]!r} is not a state with the shape of its parameter. "
             f"Use the names {', '.join(states) or 'of no state'}."
         )
-    slow = [name for name in states if name in SLOW_STATES and requested_dtype(group, name) is torch.bfloat16]
+    slow_states = [name for name in states if name in SLOW_STATES] if state_dtype else []
+    slow = [name for name in slow_states if requested_dtype(group, name) is torch.bfloat16]
     if slow and "grad_avg" in states:
         raise ValueError(
             f"{class_name}.state_dtype={state_dtype!r}: with centered=True, {slow[0]!r} in bfloat16 could make the "
