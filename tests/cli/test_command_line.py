@@ -292,7 +292,7 @@ CALLS = [
         "SCHEDULE: there is no scheduler 'LinearSheduler': did you mean 'Linear",
     ),
     (["show", "__import__('os').getcwd()", *LINEAR[1:]], "SCHEDULE: there is no scheduler 'getcwd': there are"),
-    (["show", "(lambda: 1)()", *LINEAR[1:]], "SCHEDULE: (lambda: 1)() is not a literal"),
+    (["show", "(lambda x: 1)()", *LINEAR[1:]], "SCHEDULE: (lambda x: 1)() is not a literal"),
     (
         ["show", "cosine", *LINEAR[1:]],
         "'cosine' could mean CosineAnnealingScheduler and CosineAnnealingWarmRestartsSch",

