@@ -359,10 +359,10 @@ class Clock:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped.
 
         A count of 0 samples or tokens after batch 0 follows from the conversion factors, unless its unit is one of
-        `explicit_units`.
+        `explicit_units`. The samples or tokens of the epoch then follow, too, from `batch_in_epoch`.
         """
+        timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact))
         timestamp = complete_counts(timestamp, explicit_units, self.horizon)
-        timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
         self._set_and_refresh(timestamp=timestamp, _explicit_units=explicit_units)
         self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = monotonic()

@@ -322,9 +322,11 @@ def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
             )
 
 
-def _used_times(schedule: Any) -> list[Time]:
-    unused = schedule.t_max if getattr(schedule, "t_start", None) is not None else None  # of a cooldown
-    return [time for time in schedule_times(schedule) if time is not unused]
+def _used_times(schedule: object) -> list[Time]:
+    """The times that a schedule reads. A cooldown with a `t_start` does not read its `t_max`."""
+    cooldowns: list[Any] = [item for item in items_in(schedule) if getattr(item, "t_start", None) is not None]
+    unused = {id(cooldown.t_max) for cooldown in cooldowns}
+    return [time for time in schedule_times(schedule) if id(time) not in unused]
 
 
 def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
