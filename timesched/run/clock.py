@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from timesched.run import events
-from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
+from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted, time_at
 from timesched.run.listeners import Listeners
 from timesched.run.rank_counts import check_initialized, has_several_ranks, read_count, sum_over_ranks
 from timesched.run.saved_clock import COUNTED_UNITS, complete_counts, make_state, read_explicit_units, read_timestamp
@@ -380,9 +380,10 @@ class Clock:
         last tick.
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
-            self._set_and_refresh(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
-            if self._stop is not None:  # a stop that counts epochs moves with their length
-                self._stop = self.horizon.place(self.horizon._time_at(*self._stop), scale=False)
+            horizon, stop = self.horizon.with_epochs(batches_per_epoch), self._stop
+            if stop is not None:  # a stop that counts epochs moves with their length
+                stop = horizon.place(time_at(*stop), scale=False)
+            self._set_and_refresh(horizon=horizon, timestamp=timestamp, _stop=stop)
 
     def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a saved state on this run: see `read_timestamp`."""
