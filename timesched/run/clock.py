@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from timesched.run import events
-from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted, time_at
+from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, Horizon, Position, check_counted
 from timesched.run.listeners import Listeners
 from timesched.run.rank_counts import check_initialized, has_several_ranks, read_count, sum_over_ranks
 from timesched.run.saved_clock import COUNTED_UNITS, complete_counts, make_state, read_explicit_units, read_timestamp
-from timesched.time.timestamp import MICROSECOND, Timestamp, counts_of
+from timesched.time.timestamp import MICROSECOND, Timestamp, counts_of, time_at
 from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from timesched.rules import read_positive, read_ratio
-from timesched.time.timestamp import counts_of
+from timesched.time.timestamp import counts_of, time_at
 from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
 
@@ -213,11 +213,12 @@ class Horizon:
         state and the ratio of its horizon differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
-        if isinstance(own, Horizon) and ssr is None and getattr(state, "ssr", None) in (None, own.ssr):
-            return own
-        ratio = _single_ratio(ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None)
+        state_ratio = getattr(state, "ssr", None)
         if isinstance(own, Horizon):
+            if ssr is not None or state_ratio not in (None, own.ssr):
+                _single_ratio(ssr, state_ratio, own.ssr)  # raises if two of them differ
             return own
+        ratio = _single_ratio(ssr, state_ratio)
         if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
             raise TypeError(
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
@@ -409,22 +410,13 @@ class Horizon:
         return f"Horizon({', '.join(arguments)})"
 
 
-def time_at(count: Exact, counter: Counter) -> Time:
-    """The time of a run at a position: the inverse of `Horizon.place` without the ratio."""
-    if isinstance(counter, EpochCounter):
-        return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
-    return Time._make(count, counter)
-
-
 def _single_ratio(*ratios: Any) -> Exact:
     """The one ratio of a run; 1 if all are None. Raises `ValueError` if two of them differ."""
-    known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
-    for other in known[1:]:
-        if float(other) != float(known[0]):
-            raise ValueError(
-                f"ssr={float(known[0])}: it contradicts the state's ratio {float(other)}. Pass None, or the same."
-            )
-    return known[0] if known else 1
+    first, *others = [read_ratio(ratio) for ratio in ratios if ratio is not None] or [1]
+    for other in map(float, others):
+        if other != float(first):
+            raise ValueError(f"ssr={float(first)}: it contradicts the state's ratio {other}. Pass None, or the same.")
+    return first
 
 
 def _count_usual_batch(factors: ConversionFactors, counter: Counter | None) -> tuple[int, int] | None:

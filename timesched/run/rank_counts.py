@@ -31,16 +31,14 @@ def sum_over_ranks(process_group: Any, samples: Any, tokens: Any, duration: Any,
     numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     dist.all_reduce(numbers, group=group)
     all_samples, all_tokens, ranks_with_samples, ranks_with_tokens, microseconds, failed = numbers.tolist()
-    ranks = dist.get_world_size(group)
+    size = dist.get_world_size(group)
     if failed:
         raise own_error or TimeError(
-            f"Clock.tick: {failed} of {ranks} ranks passed a wrong count. See the errors of these ranks."
+            f"Clock.tick: {failed} of {size} ranks passed a wrong count. See the errors of these ranks."
         )
     for name, count in zip(arguments, (ranks_with_samples, ranks_with_tokens)):
-        if count not in (0, ranks):
-            raise ValueError(
-                f"Clock.tick.{name}: {count} of {ranks} ranks passed it. Pass it on all ranks, or on none."
-            )
+        if count not in (0, size):
+            raise ValueError(f"Clock.tick.{name}: {count} of {size} ranks passed it. Pass it on all ranks, or on none.")
     return all_samples if ranks_with_samples else None, all_tokens if ranks_with_tokens else None, microseconds
 
 

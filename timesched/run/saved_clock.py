@@ -40,8 +40,7 @@ def read_timestamp(state: StateDict, horizon: Horizon) -> Timestamp:
     if isinstance(state, Mapping):
         if "last_epoch" in state:
             raise KeyError("Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here.")
-        micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
-        state = {**state, **{name: value * MICROSECOND for name, value in micros.items()}}
+        state = {**state, **{name: state[name] * MICROSECOND for name in WALL_CLOCKS if type(state.get(name)) is int}}
     loaded.load_state_dict(state)
     fitted = _fit_epochs(loaded, state.get("batches_per_epoch"), horizon)
     return complete_counts(fitted, read_explicit_units(state), horizon)

@@ -17,8 +17,8 @@ from typing_extensions import Self
 from timesched.hints import InitSignature, check_argument_names
 from timesched.maths.counts import Mark, Resolved
 from timesched.maths.positions import Frame, resolve_in_unit
-from timesched.run.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted, time_at
-from timesched.time.timestamp import Timestamp, counts_of
+from timesched.run.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
+from timesched.time.timestamp import Timestamp, counts_of, time_at
 from timesched.time.units import Counter, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
