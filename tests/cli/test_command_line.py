@@ -527,6 +527,8 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                 ("- LinearScheduler: {alpha_f: 10.0}", ["alpha_f=10 is a multiple of the initial learning rate"]),
                 ("- ProductScheduler: {schedules: [ConstantScheduler: {}, LinearScheduler: {alpha_f: 2.0}]}",
                  ["alpha_f=2 is a multiple"]),
+                ("- WarmupScheduler: {schedule: {LinearScheduler: {alpha_f: 2.0}}, t_warmup: 10ba, alpha_s: 0.1}",
+                 ["alpha_f=2 is a multiple"]),
                 ("- LinearScheduler: {alpha_f: 2.0, key: weight_decay}", []),
                 ("- MultiStepScheduler: {milestones: [50ba]}", []),
                 ("- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule
+from timesched import (
+    CooldownScheduler,
+    LinearScheduler,
+    LinearWithWarmupScheduler,
+    ProductScheduler,
+    Schedule,
+    StepScheduler,
+)
 from timesched.fields import time
 from timesched.maths import shapes
 from timesched.maths.counts import Milestones, Period, stages
@@ -200,6 +207,7 @@ def test_an_end_without_until_is_that_of_the_run():
     [
         LinearInOneUnit("90ba"),
         LinearWithWarmupScheduler("0.1dur", t_max="1e6tok"),
+        ProductScheduler([CooldownScheduler(StepScheduler("3ba"), t_decay="4ba", t_start="8ba")]),
         lambda state, ssr=1.0: min(1.0, state.timestamp.batch.value / (8 * ssr)),
         lambda state: 0.5,
     ],

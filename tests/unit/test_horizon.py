@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from timesched import (
     CosineAnnealingWarmRestartsScheduler,
     CyclicScheduler,
+    HalfLife,
     Horizon,
+    InverseSquareRootWithWarmupScheduler,
     LinearScheduler,
     StepScheduler,
     Time,
@@ -180,3 +182,6 @@ def test_a_period_of_a_run_of_length_0_has_length_1(batch):
     for schedule, arguments in schedules:
         assert schedule("0.1dur", **arguments)(state) == schedule("1ba", **arguments)(state)
     assert CyclicScheduler("2ba", "0.1dur")(state) == pytest.approx((0.1, 0.55)[batch % 2])
+    roots = [InverseSquareRootWithWarmupScheduler("10ba", t_scale, "0ba") for t_scale in ("0.1dur", "1ba")]
+    assert roots[0](state) == roots[1](state)
+    assert HalfLife("0.1dur").at(state.timestamp, state) == HalfLife("1ba").at(state.timestamp, state) == 0.5

@@ -150,6 +150,40 @@ def test_go_to_computes_what_the_factors_know(timestamp, counts):
     assert clock.timestamp == timestamp
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "counts"),
+    [
+        (Timestamp(batch=7, batch_in_epoch=3), (6, 30)),
+        (Timestamp(batch=7, batch_in_epoch=3, sample=9, sample_in_epoch=4), (4, 20)),
+        (Timestamp(batch=7, batch_in_epoch=3, sample=9), (0, 0)),  # a count of 0 in the epoch is a count
+        (Timestamp(batch=7), (0, 0)),
+    ],
+)
+def test_the_counts_of_the_epoch_follow_with_their_totals(timestamp, counts):
+    clock = Clock("10ba", **FACTORS)
+    clock.go_to(timestamp)
+    assert (clock.timestamp.sample_in_epoch, clock.timestamp.token_in_epoch) == counts
+
+
+@pytest.mark.parametrize("load", [Clock.go_to, lambda clock, timestamp: clock.load_state_dict(timestamp.state_dict())])
+def test_the_counts_of_the_epoch_under_a_batch_size_schedule(load):
+    sizes = BatchSizeSchedule("0sp:8 400sp:16")
+    clock = Clock("100ba", samples_per_batch=sizes)
+    load(clock, Timestamp(batch=60, epoch=1, batch_in_epoch=20))
+    assert clock.timestamp.sample == 400 + 10 * 16 and clock.timestamp.sample_in_epoch == 80 + 10 * 16
+    assert next(iter(BatchSizeSampler(range(1000), sizes, clock))) == list(range(240, 256))
+    optimizer = sgd()
+    optimizer.param_groups[0]["initial_lr"] = 1.0
+    scheduler = ScheduleLR(optimizer, ConstantScheduler(), "100ba", samples_per_batch=sizes, last_epoch=19)
+    assert scheduler.clock.timestamp.batch == 20 and scheduler.clock.timestamp.sample_in_epoch == 160
+
+
+def test_the_counts_of_an_epoch_that_a_state_did_not_count():
+    """The epochs of the present run give the batch in the epoch, and this gives the samples."""
+    loaded = load(clock_after(7).state_dict(), batches_per_epoch=4, **FACTORS).timestamp
+    assert (loaded.epoch, loaded.batch_in_epoch, loaded.sample_in_epoch, loaded.token_in_epoch) == (1, 3, 6, 30)
+
+
 def test_a_state_without_tokens():
     """It is computed where the new clock has the factors. Otherwise the load is refused, and changes nothing."""
     saved = clock_after(5).state_dict()

@@ -453,15 +453,19 @@ class Bound:
             target.set_base_values(base_values)
             self.refresh()
             raise
-        if self.on_change == "new" and self.relative:
-            target.keep_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
-        elif not are_close(target.base_values, base_values):
-            warnings.warn(
-                f"{type(self).__name__}.key={self.key!r}: the initial value was {base_values}, and the state has "
-                f"{target.base_values}, which replaces it. Pass on_change='new' to keep the present value.",
-                stacklevel=3,
-            )
+        self._settle_initial_values(base_values)
         self._watch = self._make_watch()
+
+    def _settle_initial_values(self, before: list[float]) -> None:
+        """After a load, keep the initial values of `before`, if `on_change` is "new"; else warn if they changed."""
+        if self.on_change == "new" and self.relative:
+            self._target.keep_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
+        elif not are_close(self._target.base_values, before):
+            warnings.warn(
+                f"{type(self).__name__}.key={self.key!r}: the initial value was {before}, and the state has "
+                f"{self._target.base_values}, which replaces it. Pass on_change='new' to keep the present value.",
+                stacklevel=4,
+            )
 
     def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)

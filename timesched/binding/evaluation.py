@@ -87,19 +87,27 @@ def _make_function(schedule: Any, clock: State | None, ssr: float | None) -> Cal
         return _make_clock_function(schedule, ssr)
     if isinstance(schedule, Schedule):
         return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
-    clock_ssr = getattr(clock, "ssr", None) if ssr is None else ssr
-    ratio = 1.0 if clock_ssr is None else clock_ssr
-    function = schedule
-    if is_composer_scheduler(schedule) and isinstance(clock, Clock):
-        from timesched.integrations.composer_state import call_on_clock
+    return _make_user_function(schedule, clock, getattr(clock, "ssr", None) if ssr is None else ssr)
 
-        function = partial(call_on_clock, schedule, set())
+
+def _make_user_function(schedule: Any, clock: State | None, ssr: float | None) -> Callable[[Any], Any]:
+    """A user's function, or a scheduler written for Composer, as a function of a clock."""
+    ratio = 1.0 if ssr is None else ssr
+    is_on_clock = is_composer_scheduler(schedule) and isinstance(clock, Clock)
+    function = _make_composer_function(schedule, set()) if is_on_clock else schedule
     positional, keyword = pass_ratio(schedule, ratio)
     if ratio != 1.0 and not positional and not keyword:
         raise ValueError(
             f"ssr={ratio}: {schedule!r} takes the state alone, and ignores the ratio. Let it take (state, ssr)."
         )
     return lambda clock: _multiplier(schedule, function, clock, *positional, **keyword)
+
+
+def _make_composer_function(scheduler: Any, units: set[TimeUnit]) -> Callable[..., Any]:
+    """A scheduler written for Composer as a function of a clock and a ratio, which adds the units that it reads."""
+    from timesched.integrations.composer_state import call_on_clock
+
+    return partial(call_on_clock, scheduler, units)
 
 
 def _make_clock_function(schedule: Schedule, ssr: float | None) -> Callable[[Any], Any]:
@@ -148,8 +156,6 @@ def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
         if isinstance(item, Schedule):
             units.update(item.units(clock))
         elif is_composer_scheduler(item) and isinstance(clock, Clock):
-            from timesched.integrations.composer_state import call_on_clock
-
             positional, keyword = pass_ratio(item, clock.ssr)
-            call_on_clock(item, units, clock, *positional, **keyword)
+            _make_composer_function(item, units)(clock, *positional, **keyword)
     return units

@@ -20,11 +20,9 @@ def select_groups(groups: Iterable[ParamGroup], tags: Tags) -> list[int]:
     if tags is None:
         return [i for i, _ in enumerate(groups)]
     names = read_tags(tags)
-    for name in names:
-        if name is not None and not isinstance(name, str):
-            raise ValueError(
-                f"tags={tags!r}: {name!r} is not a tag. Pass strings, or None for the groups without tags."
-            )
+    for tag in names:
+        if tag is not None and not isinstance(tag, str):
+            raise ValueError(f"tags={tags!r}: {tag!r} is not a tag. Pass strings, or None for the groups without tags.")
     excluded = excluded_tags(tags)
     included = {name for name in names if not is_exclusion(name)}
     indices = []

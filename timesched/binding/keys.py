@@ -33,9 +33,8 @@ class Key:
     def require_number(self, group: ParamGroup, group_name: str) -> Any:
         """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
         if self.key not in group:
-            raise ValueError(
-                f"key={self.name!r}: {group_name} has no such key{name_hint(self.name, _key_names(group))}"
-            )
+            hint = name_hint(self.name, _key_names(group))
+            raise ValueError(f"key={self.name!r}: {group_name} has no such key{hint}")
         value = self.peek(group)
         if not can_be_scheduled(value):
             problem = "not a finite number" if self.index is None else f"which has no finite number at [{self.index}]"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import read_schedules, select_schedules
 from timesched.schedulers.schedule import schedule_times
 from timesched.time.units import TimeUnit
+from timesched.types import StateDict
 
 _CLOSE = 1e-12  # of the larger value: the last bit of a cosine differs between processors
 
@@ -26,7 +27,7 @@ class StateContents(NamedTuple):
     base_values: list[float] | None  # if the schedule multiplies them
 
 
-def is_of_other_schedule(saved: Mapping[str, object], present: Mapping[str, object], schedule: object) -> bool:
+def is_of_other_schedule(saved: StateDict, present: StateDict, schedule: object) -> bool:
     """Whether a saved state is of a different schedule or horizon than the present `schedule`, by their texts.
 
     False for the same `HalfLife` at a different batch size, or for several: their values must change with the batch
@@ -43,9 +44,7 @@ def is_of_other_schedule(saved: Mapping[str, object], present: Mapping[str, obje
     return getattr(schedule, "relative", True) or (is_share and saved["length"] != present.get("length"))
 
 
-def check_saved_state(
-    state: Mapping[str, object], class_name: str, identity: Mapping[str, object], relative: bool
-) -> None:
+def check_saved_state(state: StateDict, class_name: str, identity: StateDict, relative: bool) -> None:
     """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = ", ".join(repr(name) for name in needed if not isinstance(state, Mapping) or name not in state)
@@ -61,9 +60,7 @@ def check_saved_state(
             )
 
 
-def check_same_values(
-    saved: Mapping[str, Any], present: Mapping[str, Any], class_name: str, has_position: bool
-) -> None:
+def check_same_values(saved: StateDict, present: StateDict, class_name: str, has_position: bool) -> None:
     """Raise `ValueError` if the present scheduler has a different value at the time of the saved state."""
     lines = []
     if has_position and ("base" in saved) == ("base" in present):

@@ -40,6 +40,7 @@ from timesched.drawing.lines import Source, axis, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.findings import find_long_warmup
 from timesched.run.horizon import State
+from timesched.schedulers.schedule import items_in
 from timesched.time.units import Exact, TimeUnit, format_number
 
 _EXAMPLES = """\
@@ -164,7 +165,7 @@ def find_negative_learning_rate(course: Course) -> Iterator[str]:
 
 def find_rising_alpha(course: Course) -> Iterator[str]:
     """Yield a line for each schedule that ends above the initial learning rate."""
-    for schedule in getattr(course.source.schedule, "schedules", [course.source.schedule]):
+    for schedule in items_in(course.source.schedule):
         alpha_f = getattr(schedule, "alpha_f", None)
         if course.is_learning_rate and course.scheduler.relative and alpha_f is not None and alpha_f > 1:
             yield (

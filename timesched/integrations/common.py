@@ -182,10 +182,7 @@ class Schedulers(LRScheduler):
 
     def named_values(self) -> dict[str, float]:
         """The value of each scheduled hyperparameter, by the names that logs show: see `Bound.named_values`."""
-        values = {}
-        for bound in self.bound:
-            values.update(bound.named_values())
-        return values
+        return dict(chain.from_iterable(bound.named_values().items() for bound in self.bound))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound})"

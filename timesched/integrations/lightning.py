@@ -107,7 +107,6 @@ def schedule(
             f"then the schedules."
         )
     check_average(evaluate_averaged, average)
-    trainer = module.trainer
     options = RunOptions(  # the other arguments are of this optimizer
         max_duration=max_duration,
         count=count,
@@ -116,14 +115,7 @@ def schedule(
         ssr=ssr,
         log=log,
     )
-    ours = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
-    new = next((callback for callback in ours if not callback.configs()), None)
-    counting = new or _CountingCallback(trainer, module, options)  # one for all optimizers of a fit
-    has_other_options = options not in (counting.options, RunOptions())  # without arguments, they are the defaults
-    if has_other_options:
-        raise ValueError(
-            "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
-        )
+    counting = _find_or_make_callback(module, options)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
     schedulers.counting = counting
@@ -132,8 +124,21 @@ def schedule(
         counting.evaluated.append(schedulers)
     # It is the first callback, and replaces the callback of an earlier fit. Other callbacks read its clock, and a
     # Checkpoint callback saves at the end of a validation, and must find the weights.
-    trainer.callbacks[:] = [counting, *(callback for callback in trainer.callbacks if callback not in ours)]
+    callbacks = module.trainer.callbacks
+    callbacks[:] = [counting, *(other for other in callbacks if not isinstance(other, _CountingCallback))]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
+
+
+def _find_or_make_callback(module: LightningModule, options: RunOptions) -> _CountingCallback:
+    """The callback of the fit that begins, one for all optimizers. Raises `ValueError` if it has other options."""
+    ours = [callback for callback in module.trainer.callbacks if isinstance(callback, _CountingCallback)]
+    new = next((callback for callback in ours if not callback.configs()), None)
+    counting = new or _CountingCallback(module.trainer, module, options)
+    if options not in (counting.options, RunOptions()):  # without arguments, they are the defaults
+        raise ValueError(
+            "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
+        )
+    return counting
 
 
 class _CallbackSchedulers(CountingSchedulers):

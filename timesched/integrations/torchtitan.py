@@ -111,13 +111,7 @@ class Schedules(LRSchedulersContainer):
             return shown | {"entries": [repr(entry) for entry in make_list(self.entries)]}
 
     def __init__(self, optimizers: OptimizersContainer, config: Config, training_steps: int) -> None:
-        defaults = LRSchedulersContainer.Config()
-        inherited = {option.name: getattr(config, option.name) for option in fields(defaults)}
-        ignored = [f"{name}={value!r}" for name, value in inherited.items() if value != getattr(defaults, name)]
-        if ignored:
-            raise ValueError(
-                f"Schedules.Config: {', '.join(ignored)} has no effect on the schedules of entries. Leave it out."
-            )
+        _check_inherited(config)
         self.clock = Clock(
             f"{training_steps}ba" if config.max_duration is None else config.max_duration,
             batches_per_epoch=config.batches_per_epoch,
@@ -127,11 +121,7 @@ class Schedules(LRSchedulersContainer):
         )
         self.on_change = config.on_change
         entries = make_bindings(make_list(config.entries))
-        units = run_units(self.clock, [entry.schedule for entry in entries])
-        for unit in units - {TimeUnit.SECOND}:
-            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
-        if TimeUnit.SECOND in units and dist.is_initialized():
-            self.clock.process_group = True  # all ranks use the seconds of the first rank
+        _prepare_clock(self.clock, entries)
         groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
         for entry in entries:
             require_groups(groups, entry.tags, "Binding.tags")
@@ -197,6 +187,24 @@ class Schedules(LRSchedulersContainer):
         pairs = [(bound, _expand_state(bound, state)) for bound, state in pair_states(self._bound, states)]
         load_states(pairs, states, self.clock)
         self.schedulers[0].loaded = True
+
+
+def _check_inherited(config: Schedules.Config) -> None:
+    """Raise `ValueError` for an argument of torchtitan's own schedule, which the schedules of entries ignore."""
+    defaults = LRSchedulersContainer.Config()
+    inherited = {option.name: getattr(config, option.name) for option in fields(defaults)}
+    ignored = ", ".join(f"{name}={value!r}" for name, value in inherited.items() if value != getattr(defaults, name))
+    if ignored:
+        raise ValueError(f"Schedules.Config: {ignored} has no effect on the schedules of entries. Leave it out.")
+
+
+def _prepare_clock(clock: Clock, entries: Iterable[Binding]) -> None:
+    """Let the clock count the units of the schedules. Raises `ValueError` if a conversion factor is missing."""
+    units = run_units(clock, [entry.schedule for entry in entries])
+    for unit in units - {TimeUnit.SECOND}:
+        clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises if no conversion factor links them
+    if TimeUnit.SECOND in units and dist.is_initialized():
+        clock.process_group = True  # all ranks use the seconds of the first rank
 
 
 def _describe_states(states: Iterable[StateDict]) -> list[str]:

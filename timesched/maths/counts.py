@@ -223,17 +223,8 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
         marks, functions = marks[1:], functions[1:]
     if not marks:
         return functions[0]
-    index = marks[0].index
-    has_one_counter = all(mark.index == index for mark in marks)
-    points = Points([mark.count for mark in marks])
-    firsts, passed = points.firsts, points.passed
 
-    def value(counts: Counts) -> Value:
-        count = counts[index]
-        if has_one_counter and type(count) is int:  # the case of a training loop
-            return functions[bisect_right(firsts, count)](counts)
-        if has_one_counter and not isinstance(count, Tensor):
-            return functions[passed(count)](counts)
+    def on_several_counters(counts: Counts) -> Value:
         are_reached = [mark.reached(counts) for mark in marks]
         if all(type(is_reached) is bool for is_reached in are_reached):
             last = max((i for i, is_reached in enumerate(are_reached, start=1) if is_reached), default=0)
@@ -243,7 +234,19 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
             result = ops.where(is_reached, function(counts), result)
         return result
 
-    return value
+    index = marks[0].index
+    if any(mark.index != index for mark in marks):
+        return on_several_counters
+    points = Points([mark.count for mark in marks])
+    firsts, passed = points.firsts, points.passed
+
+    def on_one_counter(counts: Counts) -> Value:
+        count = counts[index]
+        if type(count) is int:  # the case of a training loop
+            return functions[bisect_right(firsts, count)](counts)
+        return on_several_counters(counts) if isinstance(count, Tensor) else functions[passed(count)](counts)
+
+    return on_one_counter
 
 
 def elapsed_since(index: int, first: Exact) -> Callable[[Counts], Value]:

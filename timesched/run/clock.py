@@ -15,7 +15,7 @@ from timesched.run.horizon import FACTOR_BY_UNIT, BatchSizes, ConversionFactor, 
 from timesched.run.listeners import Listeners
 from timesched.run.rank_counts import check_initialized, has_several_ranks, read_count, sum_over_ranks
 from timesched.run.saved_clock import COUNTED_UNITS, complete_counts, make_state, read_explicit_units, read_timestamp
-from timesched.time.timestamp import MICROSECOND, Timestamp, counts_of
+from timesched.time.timestamp import MICROSECOND, Timestamp, counts_of, time_at
 from timesched.time.units import Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 from timesched.types import StateDict
@@ -359,10 +359,10 @@ class Clock:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped.
 
         A count of 0 samples or tokens after batch 0 follows from the conversion factors, unless its unit is one of
-        `explicit_units`.
+        `explicit_units`. The samples or tokens of the epoch then follow, too, from `batch_in_epoch`.
         """
+        timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact))
         timestamp = complete_counts(timestamp, explicit_units, self.horizon)
-        timestamp = timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"]))
         self._set_and_refresh(timestamp=timestamp, _explicit_units=explicit_units)
         self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = monotonic()
@@ -380,9 +380,10 @@ class Clock:
         last tick.
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
-            self._set_and_refresh(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
-            if self._stop is not None:  # a stop that counts epochs moves with their length
-                self._stop = self.horizon.place(self.horizon._time_at(*self._stop), scale=False)
+            horizon, stop = self.horizon.with_epochs(batches_per_epoch), self._stop
+            if stop is not None:  # a stop that counts epochs moves with their length
+                stop = horizon.place(time_at(*stop), scale=False)
+            self._set_and_refresh(horizon=horizon, timestamp=timestamp, _stop=stop)
 
     def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a saved state on this run: see `read_timestamp`."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from timesched.rules import read_positive, read_ratio
-from timesched.time.timestamp import counts_of
+from timesched.time.timestamp import counts_of, time_at
 from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
 
@@ -115,26 +115,31 @@ class ConversionFactors:
                 f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
             )
         i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
-        if self.stages is not None and i <= 1 < j:  # from epochs or batches to samples or tokens
-            samples = self.stages.samples(self.convert(count, old, TimeUnit.BATCH))
-            return self.convert(samples, TimeUnit.SAMPLE, new)
-        if self.stages is not None and j <= 1 < i:
+        if self.stages is not None and not self.is_fixed(old, new):
+            if i < j:  # from epochs or batches to samples or tokens
+                samples = self.stages.samples(self.convert(count, old, TimeUnit.BATCH))
+                return self.convert(samples, TimeUnit.SAMPLE, new)
             batches = self.stages.batches(self.convert(count, old, TimeUnit.SAMPLE))
             return self.convert(batches, TimeUnit.BATCH, new)
         needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
         missing = [name for name, factor in needed.items() if factor is None]
         if missing:
-            advice = ""
-            if _FACTOR_NAMES[0] in missing:
-                advice = " With gradient accumulation, an epoch has math.ceil(len(loader) / accumulation) batches."
-            names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
-            raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
-                f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the "
-                f"trainer, or write both times in one unit.{advice}"
-            )
+            raise _missing_factors_error(count, old, new, missing)
         factor: Exact = math.prod(needed.values())
         return count * factor if i < j else Fraction(count) / factor
+
+
+def _missing_factors_error(count: Exact, old: TimeUnit, new: TimeUnit, missing: list[str]) -> ValueError:
+    """The error of a count that cannot be converted, with the names of the missing conversion factors."""
+    epoch_length, advice = _FACTOR_NAMES[0], ""
+    if epoch_length in missing:
+        advice = " With gradient accumulation, an epoch has math.ceil(len(loader) / accumulation) batches."
+    names = " and ".join(missing).replace(epoch_length, f"{epoch_length} (the state's dataloader_len)")
+    return ValueError(
+        f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
+        f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the trainer, "
+        f"or write both times in one unit.{advice}"
+    )
 
 
 class Horizon:
@@ -208,17 +213,12 @@ class Horizon:
         state and the ratio of its horizon differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
-        if isinstance(own, Horizon) and ssr is None and getattr(state, "ssr", None) in (None, own.ssr):
-            return own
-        ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
-        known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
-        for other in known[1:]:
-            if float(other) != float(known[0]):
-                raise ValueError(
-                    f"ssr={float(known[0])}: it contradicts the state's ratio {float(other)}. Pass None, or the same."
-                )
+        state_ratio = getattr(state, "ssr", None)
         if isinstance(own, Horizon):
+            if ssr is not None or state_ratio not in (None, own.ssr):
+                _single_ratio(ssr, state_ratio, own.ssr)  # raises if two of them differ
             return own
+        ratio = _single_ratio(ssr, state_ratio)
         if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
             raise TypeError(
                 f"{state!r} is not a run. Pass a Horizon, a Clock, or a state with timestamp and max_duration."
@@ -226,7 +226,7 @@ class Horizon:
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
         length = _read_length(state.max_duration, 1, TimeUnit.EPOCH, allows_zero=True)  # 0: stopped at once
         factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
-        return cls._make(length, known[0] if known else 1, factors)
+        return cls._make(length, ratio, factors)
 
     @classmethod
     def _make(cls, length: Time | None, ratio: Exact, factors: ConversionFactors) -> Horizon:
@@ -245,7 +245,7 @@ class Horizon:
         length, length_counter = self.place(time, scale=False)
         (now,) = counts_of(timestamp, (counter,))
         end = now + self.change(length, length_counter, counter, start=(now, counter))
-        return Horizon._make(self._time_at(end, counter), self._ratio, self.conversion_factors)
+        return Horizon._make(time_at(end, counter), self._ratio, self.conversion_factors)
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with another number of batches per epoch, or None if it is not known."""
@@ -382,12 +382,6 @@ class Horizon:
             return count * length, EpochCounter(length)
         return count, unit
 
-    def _time_at(self, count: Exact, counter: Counter) -> Time:
-        """The inverse of `_count_and_counter`, as a time."""
-        if isinstance(counter, EpochCounter):
-            return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
-        return Time._make(count, counter)
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
 
@@ -414,6 +408,15 @@ class Horizon:
         if self._ratio != 1:
             arguments.append(f"ssr={self.ssr if read_ratio(self.ssr) == self._ratio else self._ratio!r}")
         return f"Horizon({', '.join(arguments)})"
+
+
+def _single_ratio(*ratios: Any) -> Exact:
+    """The one ratio of a run; 1 if all are None. Raises `ValueError` if two of them differ."""
+    first, *others = [read_ratio(ratio) for ratio in ratios if ratio is not None] or [1]
+    for other in map(float, others):
+        if other != float(first):
+            raise ValueError(f"ssr={float(first)}: it contradicts the state's ratio {other}. Pass None, or the same.")
+    return first
 
 
 def _count_usual_batch(factors: ConversionFactors, counter: Counter | None) -> tuple[int, int] | None:

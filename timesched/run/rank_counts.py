@@ -25,27 +25,29 @@ def sum_over_ranks(process_group: Any, samples: Any, tokens: Any, duration: Any,
     arguments = {"samples": samples, "tokens": tokens}
     own_error: Exception | None = None
     try:
-        counts = [0 if value is None else read_count(name, value) for name, value in arguments.items()]
-        are_passed = [value is not None for value in arguments.values()]
-        microseconds = elapsed if duration is None else read_duration("duration", duration)
-        microseconds_of_rank_0 = microseconds if dist.get_rank(group) == 0 else 0
-        numbers = torch.tensor([*counts, *are_passed, microseconds_of_rank_0, 0], dtype=torch.int64)
+        numbers = _read_own_counts(arguments, duration, elapsed, is_first=dist.get_rank(group) == 0)
     except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one, and must raise, too
         numbers, own_error = torch.tensor([0, 0, 0, 0, 0, 1]), error
     numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     dist.all_reduce(numbers, group=group)
     all_samples, all_tokens, ranks_with_samples, ranks_with_tokens, microseconds, failed = numbers.tolist()
-    ranks = dist.get_world_size(group)
+    size = dist.get_world_size(group)
     if failed:
         raise own_error or TimeError(
-            f"Clock.tick: {failed} of {ranks} ranks passed a wrong count. See the errors of these ranks."
+            f"Clock.tick: {failed} of {size} ranks passed a wrong count. See the errors of these ranks."
         )
     for name, count in zip(arguments, (ranks_with_samples, ranks_with_tokens)):
-        if count not in (0, ranks):
-            raise ValueError(
-                f"Clock.tick.{name}: {count} of {ranks} ranks passed it. Pass it on all ranks, or on none."
-            )
+        if count not in (0, size):
+            raise ValueError(f"Clock.tick.{name}: {count} of {size} ranks passed it. Pass it on all ranks, or on none.")
     return all_samples if ranks_with_samples else None, all_tokens if ranks_with_tokens else None, microseconds
+
+
+def _read_own_counts(arguments: dict[str, Any], duration: Any, elapsed: int, is_first: bool) -> Tensor:
+    """The six numbers that a rank adds to the sums: its counts, which of them it passes, its time, and no error."""
+    counts = [0 if value is None else read_count(name, value) for name, value in arguments.items()]
+    are_passed = [value is not None for value in arguments.values()]
+    microseconds = elapsed if duration is None else read_duration("duration", duration)
+    return torch.tensor([*counts, *are_passed, microseconds if is_first else 0, 0], dtype=torch.int64)
 
 
 def check_initialized(process_group: Any) -> None:

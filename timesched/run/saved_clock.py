@@ -40,16 +40,20 @@ def read_timestamp(state: StateDict, horizon: Horizon) -> Timestamp:
     if isinstance(state, Mapping):
         if "last_epoch" in state:
             raise KeyError("Clock: this is the state of a scheduler. Load it there, or pass its entry 'clock' here.")
-        micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
-        state = {**state, **{name: value * MICROSECOND for name, value in micros.items()}}
+        state = {**state, **{name: state[name] * MICROSECOND for name in WALL_CLOCKS if type(state.get(name)) is int}}
     loaded.load_state_dict(state)
-    loaded = complete_counts(loaded, read_explicit_units(state), horizon)
-    saved_length, length = state.get("batches_per_epoch"), horizon.batches_per_epoch
+    fitted = _fit_epochs(loaded, state.get("batches_per_epoch"), horizon)
+    return complete_counts(fitted, read_explicit_units(state), horizon)
+
+
+def _fit_epochs(loaded: Timestamp, saved_length: object, horizon: Horizon) -> Timestamp:
+    """The loaded timestamp in the epochs of a run. `saved_length`: the batches of an epoch when it was saved."""
+    length = horizon.batches_per_epoch
     if length is None or saved_length == length:
         return loaded
     if saved_length is None:
-        uncounted = loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
-        return loaded.copy(**epochs_after(loaded.batch.value, horizon)) if uncounted else loaded
+        has_epochs = loaded.epoch != 0 or loaded.batch_in_epoch != loaded.batch
+        return loaded if has_epochs else loaded.copy(**epochs_after(loaded.batch.value, horizon))
     factor: Any = Fraction(length, read_positive("batches_per_epoch", saved_length))
     return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
 
@@ -61,15 +65,20 @@ def epochs_after(batches: int, horizon: Horizon) -> dict[str, Any]:
 
 
 def complete_counts(timestamp: Timestamp, explicit_units: frozenset[TimeUnit], horizon: Horizon) -> Timestamp:
-    """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them."""
-    known: tuple[Exact, TimeUnit] = timestamp.batch.value, TimeUnit.BATCH  # it gives the next count
+    """The timestamp with the samples and tokens that nobody counted, where the conversion factors give them.
+
+    A count in the epoch is given together with its total. If the total was counted, both stay, also a 0 in the epoch.
+    """
+    now, known_unit = timestamp.batch.value, TimeUnit.BATCH
+    known: list[Exact] = [now - timestamp.batch_in_epoch.exact, now]  # when the epoch began, and now
     for unit in COUNTED_UNITS.values():
-        count: Exact = timestamp.get(unit).value
-        if count == 0 and unit not in explicit_units:
+        name, now = unit.name.lower(), timestamp.get(unit).value
+        counts: list[Exact] = [now - getattr(timestamp, f"{name}_in_epoch").value, now]
+        if now == 0 and unit not in explicit_units:
             try:
-                count = int(horizon.change(*known, unit))
+                counts = [int(horizon.change(count, known_unit, unit)) for count in known]
             except ValueError:  # no conversion factor links them
                 continue
-            timestamp = timestamp.copy(**{unit.name.lower(): count})
-        known = count, unit
+            timestamp = timestamp.copy(**{name: counts[1], f"{name}_in_epoch": counts[1] - counts[0]})
+        known, known_unit = counts, unit
     return timestamp

@@ -176,7 +176,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         with name_in_errors(self):
             warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max)
             first = frame.change(warm.count, warm.unit, end.unit)
-            scale = frame.after(end.at(first), self.t_scale) - first
+            scale = frame.after(end.at(first), self.t_scale) - first or 1  # on a run of length 0, as in a period
             begin = max(first, frame.before(end, self.t_cooldown))
             cooldown = frame.after(end.at(begin), self.t_cooldown) - begin
         frame.check_covers_run(self.t_max, self)

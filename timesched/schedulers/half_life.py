@@ -78,7 +78,8 @@ class HalfLife(Schedule):
         half_life, counter = horizon.place(self.time, scale=False)
 
         def value_of_step(count: Exact, unit: TimeUnit) -> Value:
-            return decay(half_lives(horizon.change(count, unit, counter), half_life), self.beta)
+            # On a run of length 0, a half-life in `dur` is 1, as the length of a period.
+            return decay(half_lives(horizon.change(count, unit, counter), half_life or 1), self.beta)
 
         factors = horizon.conversion_factors
         if factors.batch_sizes is None or factors.is_fixed(TimeUnit.BATCH, unit_of(counter)):

@@ -18,7 +18,7 @@ from timesched.hints import InitSignature, check_argument_names
 from timesched.maths.counts import Mark, Resolved
 from timesched.maths.positions import Frame, resolve_in_unit
 from timesched.run.horizon import FACTOR_BY_UNIT, Horizon, State, check_counted
-from timesched.time.timestamp import Timestamp, counts_of
+from timesched.time.timestamp import Timestamp, counts_of, time_at
 from timesched.time.units import Counter, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
@@ -253,7 +253,7 @@ class Schedule:
             raise TypeError(f"at={at!r}: the value is not a moment of a run. Pass a Clock at that moment.")
         horizon = Horizon.of(at)
         _, counter = horizon.place(t_decay)  # in its unit, the two times need no conversion factor
-        start = horizon._time_at(exact_number(counts_of(at.timestamp, (counter,))[0]), counter)
+        start = time_at(exact_number(counts_of(at.timestamp, (counter,))[0]), counter)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, run: Horizon | State, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:

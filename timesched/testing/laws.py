@@ -159,29 +159,42 @@ def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt)
     except ValueError:
         reject()
     batch = draw(_batches(run, schedule, sigma))
-    late = evaluate(schedule, run.state(batch, sigma))
-    where = f"{schedule!r} on {run} with ratio {sigma}"
-    first = evaluate(schedule, run.state(0, sigma))
+    where = f"law 'ends': {schedule!r} on {run} with ratio {sigma}"
+
+    def value_at(count: int) -> float:
+        return evaluate(schedule, run.state(count, sigma))
+
+    late, first = value_at(batch), value_at(0)
     if promised.start is not None and first != promised.start:
-        raise LawBroken(f"law 'ends': {where} starts at {first!r}, not at {promised.start!r}.")
-    if promised.finite and not math.isfinite(late):
-        raise LawBroken(f"law 'ends': {where} is {late!r} at batch {batch}: a schedule returns a finite number.")
-    if not promised.low <= late <= promised.high:
-        raise LawBroken(f"law 'ends': {where} is {late!r} at batch {batch}, not in [{promised.low}, {promised.high}].")
+        raise LawBroken(f"{where} starts at {first!r}, not at {promised.start!r}.")
+    _check_range(late, promised, f"{where} is {late!r} at batch {batch}")
     if promised.end is not None:
         end = math.ceil(horizon.change(*(promised.until or horizon.place("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
-            if at >= end and (here := evaluate(schedule, run.state(at, sigma))) != promised.end:
-                raise LawBroken(f"law 'ends': {where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
-    since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
+            if at >= end and (here := value_at(at)) != promised.end:
+                raise LawBroken(f"{where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
     earlier = draw(st.integers(0, batch))
+    since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
     if earlier >= since and (promised.falls or promised.rises):
-        early = evaluate(schedule, run.state(earlier, sigma))
-        slack = 1e-15 * max(1.0, abs(early)) * promised.condition  # the library's cosine and power are not monotonic
-        if (promised.falls and late > early + slack) or (promised.rises and late < early - slack):
-            raise LawBroken(f"law 'ends': {where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
+        early = value_at(earlier)
+        _check_turn(early, late, promised, f"{where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
     if promised.continuous and isinstance(schedule, Schedule):
         _check_no_jump(schedule, horizon, draw(st.sampled_from(_branch_points(schedule, horizon))), promised, where)
+
+
+def _check_range(value: float, promised: Promise, text: str) -> None:
+    """A value is in the promised range, and finite if that is promised. `text`: the value, for the error."""
+    if promised.finite and not math.isfinite(value):
+        raise LawBroken(f"{text}: a schedule returns a finite number.")
+    if not promised.low <= value <= promised.high:
+        raise LawBroken(f"{text}, not in [{promised.low}, {promised.high}].")
+
+
+def _check_turn(early: float, late: float, promised: Promise, error: str) -> None:
+    """The later of two values is not on the wrong side of the earlier value. `error`: the text of the error."""
+    slack = 1e-15 * max(1.0, abs(early)) * promised.condition  # the library's cosine and power are not monotonic
+    if (promised.falls and late > early + slack) or (promised.rises and late < early - slack):
+        raise LawBroken(error)
 
 
 def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promised: Promise, where: str) -> None:
@@ -192,7 +205,7 @@ def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promis
     at, before = (schedule.at(Time._make(batch, TimeUnit.BATCH), horizon) for batch in (point, just_before))
     size = max(1.0, abs(promised.low), abs(promised.high)) if promised.high < float("inf") else max(1.0, abs(at))
     if abs(at - before) > 1e-3 * size * promised.condition:
-        raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(point)}.")
+        raise LawBroken(f"{where} jumps from {before!r} to {at!r} at batch {float(point)}.")
 
 
 def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
@@ -209,8 +222,7 @@ def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
 def _nearby_batches(schedule: ScheduleLike, horizon: Horizon, after: int = 1) -> list[int]:
     """The batches around each point of a schedule: from one batch before it to `after` batches after it."""
     near: list[int] = []
-    for point in _branch_points(schedule, horizon):
-        first = math.ceil(point)
+    for first in map(math.ceil, _branch_points(schedule, horizon)):
         near += range(max(0, first - 1), first + after + 1)
     return near
 
@@ -277,21 +289,21 @@ def check_one_formula(schedule: ScheduleLike, run: Run, draw: Draw, promise: Pro
     end = int(run.time(2 * run.batches, curve_unit).exact) + 1
     assume(end < 2**53)  # beyond, tensors are not promised
     counts: list[int] | list[float] = draw(st.lists(st.integers(0, end), min_size=1, max_size=5))
-    double = draw(st.booleans())
-    if double:
+    dtype = torch.float64 if draw(st.booleans()) else torch.int64
+    if dtype is torch.float64:
         counts = [float(count) + draw(st.sampled_from([0.0, 0.5, 0.1])) for count in counts]
-    array = curve(torch.tensor(counts, dtype=torch.float64 if double else torch.int64))
+    array = curve(torch.tensor(counts, dtype=dtype))
     if array.dtype is not torch.float64 or array.shape != (len(counts),):
         raise LawBroken(f"law 'one formula': {schedule!r} gave {array.dtype} of shape {tuple(array.shape)}.")
     for count, in_array in zip(counts, array.tolist()):
-        alone, single = curve(count), float(curve(torch.tensor(count, dtype=torch.float64 if double else torch.int64)))
+        alone, single = curve(count), float(curve(torch.tensor(count, dtype=dtype)))
         tolerance = 1e-15 * max(1.0, abs(alone)) * promised.condition
-        if alone != in_array and not abs(alone - in_array) <= tolerance:
+        if not math.isclose(alone, in_array, rel_tol=0.0, abs_tol=tolerance):
             raise LawBroken(
                 f"law 'one formula': {schedule!r} on {run} at {count}{curve_unit.value}: {alone!r} as a float, "
                 f"{in_array!r} in a tensor; the tolerance is {tolerance:.1e}."
             )
-        if single != in_array and not abs(single - in_array) <= 1e-15 * max(1.0, abs(single)):
+        if not math.isclose(single, in_array, rel_tol=0.0, abs_tol=1e-15 * max(1.0, abs(single))):
             raise LawBroken(f"law 'one formula': {schedule!r} at {count}: {single!r} alone, {in_array!r} in an array.")
 
 
@@ -302,29 +314,26 @@ def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
     bare = Horizon(run.time(run.batches, run.unit))  # without conversion factors
     used = {unit_of(bare.place(time)[1]) for time in _used_times(schedule) if time.exact != 0}
     curve_unit = draw(st.sampled_from(COUNTED))
+    law = f"law 'rates': {schedule!r}"
     try:
         curve = schedule.curve(bare, curve_unit)
     except UnsuitableRun:
         reject()
     except ValueError as error:
         if used <= {curve_unit}:
-            raise LawBroken(
-                f"law 'rates': {schedule!r} asks for a conversion factor that it does not need: {error}"
-            ) from error
+            raise LawBroken(f"{law} asks for a conversion factor that it does not need: {error}") from error
         if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):
-            raise LawBroken(
-                f"law 'rates': {schedule!r}: the error does not name a missing conversion factor: {error}"
-            ) from error
+            raise LawBroken(f"{law}: the error does not name a missing conversion factor: {error}") from error
     else:
         if not used <= {curve_unit}:
-            raise LawBroken(
-                f"law 'rates': {schedule!r} gave {curve(1)!r} in {curve_unit.value} without a conversion factor."
-            )
+            raise LawBroken(f"{law} gave {curve(1)!r} in {curve_unit.value} without a conversion factor.")
 
 
-def _used_times(schedule: Any) -> list[Time]:
-    unused = schedule.t_max if getattr(schedule, "t_start", None) is not None else None  # of a cooldown
-    return [time for time in schedule_times(schedule) if time is not unused]
+def _used_times(schedule: object) -> list[Time]:
+    """The times that a schedule reads. A cooldown with a `t_start` does not read its `t_max`."""
+    cooldowns: list[Any] = [item for item in items_in(schedule) if getattr(item, "t_start", None) is not None]
+    unused = {id(cooldown.t_max) for cooldown in cooldowns}
+    return [time for time in schedule_times(schedule) if id(time) not in unused]
 
 
 def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
@@ -363,10 +372,8 @@ def _count_lines(schedule: ScheduleLike, state: Moment) -> int:
 def _batches(run: Run, schedule: ScheduleLike, sigma: Exact = 1) -> st.SearchStrategy[int]:
     """Batches up to twice the length of a run: often the first few, and where the branches of a schedule meet."""
     near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
-    special = [0, run.batches - 1, run.batches, *near]
-    return st.one_of(
-        st.sampled_from(special), st.integers(0, min(16, 2 * run.batches)), st.integers(0, 2 * run.batches)
-    )
+    points, last = [0, run.batches - 1, run.batches, *near], 2 * run.batches
+    return st.one_of(st.sampled_from(points), st.integers(0, min(16, last)), st.integers(0, last))
 
 
 LAWS = {

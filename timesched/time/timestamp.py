@@ -177,10 +177,7 @@ class Timestamp(Ordered):
         return self._replace(**{name: read_field(name, value) for name, value in changes.items() if value is not None})
 
     def to_next_batch(
-        self,
-        samples: int | Time[int] = 0,
-        tokens: int | Time[int] = 0,
-        duration: datetime.timedelta | None = None,
+        self, samples: int | Time[int] = 0, tokens: int | Time[int] = 0, duration: datetime.timedelta | None = None
     ) -> Timestamp:
         """The timestamp after one more batch that took `duration`; `samples` and `tokens` are sums over all ranks."""
         micros = read_duration("duration", duration or _ZERO)
@@ -274,6 +271,13 @@ def counts_of(timestamp: object, counters: Sequence[Counter]) -> tuple[Any, ...]
     if type(timestamp) is Timestamp:
         return timestamp.counts(counters)
     return tuple([_read_count(timestamp, counter) for counter in counters])
+
+
+def time_at(count: Exact, counter: Counter) -> Time:
+    """The time at which a counter has reached a count: in epochs, if it counts them in batches."""
+    if isinstance(counter, EpochCounter):
+        return Time._make(Fraction(count) / counter.length, TimeUnit.EPOCH)
+    return Time._make(count, counter)
 
 
 def _read_count(timestamp: Any, counter: Counter) -> Any:

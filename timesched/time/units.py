@@ -113,11 +113,14 @@ class EpochCounter(NamedTuple):
     length: Exact  # batches per epoch
 
     def after(self, epochs: Any, batches: Any) -> Any:
-        """The count after some whole epochs and some batches of the next epoch. Tensors are accepted, and not read."""
+        """The count after some whole epochs and some batches of the next epoch.
+
+        Tensors are accepted if the length is whole. They are not read.
+        """
         length = self.length
         if isinstance(batches, (int, Fraction)):
             return epochs * length + (batches if batches < length else length)
-        return epochs * length + batches.clamp(max=math.ceil(length))
+        return epochs * length + batches.clamp(max=length)
 
 
 Counter = TimeUnit | EpochCounter
