@@ -406,6 +406,9 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     if not is_list:
         return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
     main_schedulers = [LR.find(x["main_scheduler"], path) for x in dicts if "main_scheduler" in x]
+    for cls in main_schedulers:
+        if cls not in (lr_scheduler.ChainedLR, lr_scheduler.SequentialLR):
+            raise ValueError(f"{path}: main_scheduler is {cls.__name__}. Write 'ChainedLR' or 'SequentialLR'.")
     is_chained, children = lr_scheduler.ChainedLR in main_schedulers, []
     for i, arguments in enumerate(dicts):
         arguments.pop("main_scheduler", None)

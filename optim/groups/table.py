@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from timesched.binding.groups import APPLIED_FACTOR
 from timesched.drawing.table import Table
@@ -21,7 +22,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     the weight decay. Then come all other hyperparameters that differ between groups, and the first `names` names. `-`
     means that a group has no value. For groups made with `matrices`, the names are grouped by reason. By default
     `names` is 3, and with reasons all.
-    Tensors among the hyperparameters are read on the host.
+    Tensors among the hyperparameters are read on the host. Raises `TypeError` for a group whose `params` are an iterator,
+    such as `model.parameters()`: reading it would leave the group empty.
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
@@ -43,7 +45,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     lines: list[tuple[object, ...]] = []
     count = size = 0
     for i, group in enumerate(rows):
-        params = list(group["params"])
+        params = _read_params(group["params"], i)
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in params)
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
         hyperparameters = [column[i] for column in columns.values()]
@@ -53,6 +55,13 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     lines.append(("total", "", count, size, *("" for _ in columns), ""))
     header = ("group", "tags", "tensors", "elements", *columns, "names")
     return str(Table(header, lines, texts=("group", "tags", "names")))
+
+
+def _read_params(params: object, i: int) -> list[Any]:
+    """The parameters of group `i`: its tensors, or pairs (name, tensor)."""
+    if isinstance(params, Iterator):
+        raise TypeError(f"Parameter group {i}: its params are an iterator, which can be read only once. Pass a list.")
+    return [params] if isinstance(params, Tensor) else list(params)  # type: ignore[call-overload]  # an iterable
 
 
 def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) -> dict[str, list[Any]]:

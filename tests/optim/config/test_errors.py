@@ -285,6 +285,7 @@ LEARNING_RATE = [
     ([{**STEPS, "total_iters": 2.5}, COSINE], {}, "learning_rate[0]: total_iters=2.5"),
     ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], {}, "batches_per_epoch"),
     ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], {}, "there is no lr scheduler 'Chaned'"),
+    ([{**WARMUP, "main_scheduler": "ConstantLR"}, COSINE], {}, "learning_rate: main_scheduler is ConstantLR. Write"),
     ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], {}, "learning_rate[1]: StepLR has no"),
     (0.1, {"adjust_learning_rate": 3}, "adjust_learning_rate=3"),
     (0.1, {"adjust_learning_rate": {"decoder": 0.25}}, "no parameter group has the factor 0.25"),
