@@ -22,8 +22,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     the weight decay. Then come all other hyperparameters that differ between groups, and the first `names` names. `-`
     means that a group has no value. For groups made with `matrices`, the names are grouped by reason. By default
     `names` is 3, and with reasons all.
-    Tensors among the hyperparameters are read on the host. Raises `TypeError` for a group whose `params` are an iterator,
-    such as `model.parameters()`: reading it would leave the group empty.
+    Tensors among the hyperparameters are read on the host. Raises `TypeError` for a group whose `params` are an
+    iterator, such as `model.parameters()`: reading it would leave the group empty.
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))

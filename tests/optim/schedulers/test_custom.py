@@ -109,7 +109,7 @@ def test_a_base_without_a_formula_has_no_value():
         def _get_closed_form_lr(self):
             return super()._get_closed_form_lr() * 0.5
 
-    with pytest.raises(NotImplementedError, match=r"^Wrong\._get_closed_form_lr: its base has no formula"):
+    with pytest.raises(NotImplementedError, match=r"^Wrong\._get_closed_form_lr: super\(\) has no formula"):
         Wrong(optimizer())
 
 
