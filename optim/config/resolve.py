@@ -24,7 +24,7 @@ from ..algorithms.adam import Adam
 from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULER, optimizers
+from .names import CLOSED_FORM, LR, MAIN_LR, SCHEDULER, optimizers
 from .read import CLOCK_KEYS, OldLearningRate, find_unknown_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")
@@ -401,15 +401,9 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
         )
     if not is_list:
         return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
-    main_schedulers = [LR.find(x["main_scheduler"], path) for x in dicts if "main_scheduler" in x]
-    for cls in main_schedulers:
-        if cls not in (lr_scheduler.ChainedLR, lr_scheduler.SequentialLR):
-            raise ValueError(f"{path}: main_scheduler is {cls.__name__}. Write 'ChainedLR' or 'SequentialLR'.")
-    is_chained, children = lr_scheduler.ChainedLR in main_schedulers, []
-    for i, arguments in enumerate(dicts):
-        arguments.pop("main_scheduler", None)
-        name = arguments.pop("scheduler")
-        children.append(Entry(name, arguments, f"{path}[{i}]", LR, is_phase=not is_chained))
+    main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
+    is_chained = lr_scheduler.ChainedLR in main_schedulers
+    children = [Entry(x.pop("scheduler"), x, f"{path}[{i}]", LR, is_phase=not is_chained) for i, x in enumerate(dicts)]
     return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
 
 

@@ -45,23 +45,20 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     lines: list[tuple[object, ...]] = []
     count = size = 0
     for i, group in enumerate(rows):
-        params = _read_params(group["params"], i)
+        params = group["params"]
+        if isinstance(params, Iterator):
+            raise TypeError(
+                f"Parameter group {i}: its params are an iterator, which can be read only once. Pass a list."
+            )
+        params = [params] if isinstance(params, Tensor) else list(params)
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in params)
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
         hyperparameters = [column[i] for column in columns.values()]
-        described = _describe_names(group, params, names)
-        lines.append((i, tags or "-", len(params), elements, *hyperparameters, described or "-"))
+        lines.append((i, tags or "-", len(params), elements, *hyperparameters, _describe_names(group, params, names)))
         count, size = count + len(params), size + elements
     lines.append(("total", "", count, size, *("" for _ in columns), ""))
     header = ("group", "tags", "tensors", "elements", *columns, "names")
     return str(Table(header, lines, texts=("group", "tags", "names")))
-
-
-def _read_params(params: object, i: int) -> list[Any]:
-    """The parameters of group `i`: its tensors, or pairs (name, tensor)."""
-    if isinstance(params, Iterator):
-        raise TypeError(f"Parameter group {i}: its params are an iterator, which can be read only once. Pass a list.")
-    return [params] if isinstance(params, Tensor) else list(params)  # type: ignore[call-overload]  # an iterable
 
 
 def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) -> dict[str, list[Any]]:
@@ -78,7 +75,7 @@ def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) ->
 
 
 def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | None) -> str:
-    """Describe the names of a group's parameters: at most `limit` names, for each reason if the group has reasons."""
+    """The names of a group's parameters: at most `limit`, for each reason if the group has reasons; "-" for none."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)
     if limit is None:
@@ -90,4 +87,4 @@ def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | No
     for reason, names_for_reason in by_reason.items():
         rest = f" and {len(names_for_reason) - limit} more" if len(names_for_reason) > limit else ""
         described.append((f"{reason}: " if reason else "") + ", ".join(names_for_reason[:limit]) + rest)
-    return "; ".join(described)
+    return "; ".join(described) or "-"

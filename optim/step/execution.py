@@ -176,9 +176,8 @@ def _pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
 
 def _fill(column: Tensors, value: Any) -> None:
     """Put a number into the scalar state of all parameters; a tensor has one number for all, or one for each."""
-    dtype, n = column[0].dtype, len(column)
     if isinstance(value, Tensor):
-        values = value.to(dtype).expand(n).view(n, *column[0].shape)
+        values = value.to(column[0].dtype).expand(len(column)).view(len(column), *column[0].shape)
         torch._foreach_copy_(column, list(values.unbind()))
     else:  # in two steps, so that nothing is copied from the host to a GPU
         torch._foreach_zero_(column)
