@@ -47,9 +47,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     for i, group in enumerate(rows):
         params = group["params"]
         if isinstance(params, Iterator):
-            raise TypeError(
-                f"Parameter group {i}: its params are an iterator, which can be read only once. Pass a list."
-            )
+            raise TypeError(f"Parameter group {i}: its params are an iterator, which is read only once. Pass a list.")
         params = [params] if isinstance(params, Tensor) else list(params)
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in params)
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
