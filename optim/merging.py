@@ -72,8 +72,7 @@ def merge_coefficients(
 def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], float]:
     """Make a decay into a function of the exact share that is done."""
     if callable(decay):
-        function = decay
-        return lambda share: float(function(float(share)))
+        return lambda share: float(decay(float(share)))
     names = [name for name in shapes.DECAYS if name not in ("geometric", "harmonic")]  # these two never reach 0
     if decay not in names:
         raise TimeError(f"merge_coefficients.decay={decay!r}: no such decay. Pass {', '.join(names)}, or a function.")

@@ -159,6 +159,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
         formula = self._constructor_formula if self._has_own_hook() else self._evaluator
+        if formula is None:
+            raise NotImplementedError(f"{type(self).__name__}.{self.hook}: super() has no formula. Do not call it.")
         if self.clock is None:
             return as_tensor(formula.value((self.last_epoch,)))
         return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))

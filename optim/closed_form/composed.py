@@ -76,10 +76,16 @@ def _require_schedulers(parent: Scheduler, schedulers: object) -> list[Scheduler
         if not isinstance(child, Scheduler):
             kind = f"{type(child).__module__}.{type(child).__name__}"
             raise TypeError(
-                f"{name}.schedulers[{i}]: it is a {kind}. Pass a scheduler of optim, such as "
+                f"{_child_path(parent, i)}: it is a {kind}. Pass a scheduler of optim, such as "
                 f"optim.lr_scheduler.ConstantLR."
             )
     return list(schedulers)
+
+
+def _child_path(parent: Scheduler, i: int) -> str:
+    """The argument that has the child `i` of a scheduler, for a message."""
+    name = type(parent).__name__
+    return f"{name}.scheduler" if isinstance(parent, ScaledPerGroup) else f"{name}.schedulers[{i}]"
 
 
 def _resolve_options(parent: Scheduler, optimizer: object, children: Sequence[Scheduler], options: Options) -> Options:
@@ -90,7 +96,7 @@ def _resolve_options(parent: Scheduler, optimizer: object, children: Sequence[Sc
     tags, clock = options.get("param_group_tags"), options.get("clock")
     tags = children[0].tags if tags is None else tags
     for i, child in enumerate(children):
-        path = f"{type(parent).__name__}.schedulers[{i}]"
+        path = _child_path(parent, i)
         _check_child(path, child, optimizer, parent.param_group_key, tags)
         if child.clock is not None and clock not in (None, child.clock):
             raise ValueError(f"{path}: its clock differs. Make all schedulers with one clock.")

@@ -127,7 +127,8 @@ def configure_lr_scheduler(
             name of a class under the key `scheduler`, and the arguments of the class. Upper and lower case do not
             matter in the name, and the `LR` at its end may be left out. Each dict of a list except the last must have
             `total_iters`, the number of steps after which the next scheduler begins. If one of the dicts has the key
-            `main_scheduler` with the value `ChainedLR`, the schedulers are chained instead.
+            `main_scheduler` with the value `ChainedLR`, the schedulers are chained instead. The only other value is
+            `SequentialLR`.
         adjust_learning_rate: learning-rate factors. If the dict is not empty, the scheduler is wrapped in a
             `ScalePerParamLR`, which multiplies by the factors of the groups. Make the groups by
             `configure_param_groups(model, adjust_learning_rate=...)` with the same dict.

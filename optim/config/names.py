@@ -23,6 +23,9 @@ def _public_subclasses(module: ModuleType, base: type) -> Classes:
 _LR = {"LR": _public_subclasses(lr_scheduler, lr_scheduler.LRScheduler)}
 _WD = {"WD": _public_subclasses(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)}
 LR = Family("lr scheduler", _LR, (lr_scheduler.LRScheduler,))
+# The values of `main_scheduler`: what a list of learning-rate schedulers becomes.
+_MAIN = {name: _LR["LR"][name] for name in ("SequentialLR", "ChainedLR", "ChainedScheduler")}
+MAIN_LR = Family("main scheduler", {"LR": _MAIN})
 CLOSED_FORM = Family("absolute-value scheduler", _LR | _WD, (Scheduler,))
 SCHEDULER = Family("scheduler", {**SCHEDULE.by_suffix, **_LR, **_WD}, (Scheduler, Schedule))
 

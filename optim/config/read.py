@@ -158,7 +158,7 @@ def read_sections(config: object, has_clock: bool = False) -> dict[str, Any]:
     while isinstance(trainer, list):  # the section of a file may be a list of such files
         if len(trainer) != 1:
             raise ValueError(f"config has {len(trainer)} trainers. Pass one of them, as in config['trainer'][0].")
-        (config,) = trainer
+        config = trainer[0]
         trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
     if isinstance(trainer, dict):
         config = trainer.get("init")

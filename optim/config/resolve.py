@@ -24,7 +24,7 @@ from ..algorithms.adam import Adam
 from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULER, optimizers
+from .names import CLOSED_FORM, LR, MAIN_LR, SCHEDULER, optimizers
 from .read import CLOCK_KEYS, OldLearningRate, find_unknown_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")
@@ -244,8 +244,13 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
     grouping["rules"] = _read_claims(rules, f"{path}.params", constructor, problems) if rules else []
     if issubclass(constructor.cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
         grouping.setdefault("matrices", "muon")
-    # The learning rate
-    missing = _read_learning_rate(constructor, arguments, grouping, path, problems)
+    # The learning rate; with factors by depth, it becomes an argument of the grouping, too
+    _rename_learning_rate(constructor, arguments, path, problems)
+    if any(grouping.get(key) is not None for key in DEPTH_KEYS):
+        has_algorithms = issubclass(constructor.cls, Muon) and grouping.get("matrices") is not None
+        require = _require_learning_rates if has_algorithms else _require_learning_rate
+        grouping["lr"] = problems.attempt(require, arguments, path)
+    missing = [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
     if is_lr_scheduled or "lr" in grouping:
         arguments |= dict.fromkeys(missing, UNKNOWN_LR)
     # The arguments of the class
@@ -286,21 +291,11 @@ def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> N
     arguments[name] = arguments.pop(alias)
 
 
-def _read_learning_rate(
-    constructor: Constructor, arguments: dict[str, Any], grouping: dict[str, Any], path: str, problems: Problems
-) -> list[str]:
-    """Give the learning rate the name that the class has for it. Return this name if the class needs it and lacks it.
-
-    With factors by depth, the learning rate to which they apply becomes an argument of the grouping, too.
-    """
-    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):  # a config may use either name
+def _rename_learning_rate(constructor: Constructor, arguments: dict[str, Any], path: str, problems: Problems) -> None:
+    """Give the learning rate the name that the class has for it. A config may use either name."""
+    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
         if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
             problems.attempt(_rename, arguments, alias, name, path)
-    if any(grouping.get(key) is not None for key in DEPTH_KEYS):
-        has_algorithms = issubclass(constructor.cls, Muon) and grouping.get("matrices") is not None
-        require = _require_learning_rates if has_algorithms else _require_learning_rate
-        grouping["lr"] = problems.attempt(require, arguments, path)
-    return [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
 
 
 def _require_learning_rates(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -364,16 +359,17 @@ def _resolve_children(entry: Entry, constructor: Constructor, arguments: dict[st
     """
     is_schedule = issubclass(constructor.cls, Schedule)
     child, family = ("schedule", SCHEDULE) if is_schedule else ("scheduler", CLOSED_FORM)
-    path, children = f"{entry.path}.{child}", f"{child}s"
+    children = f"{child}s"
+    path, list_path = f"{entry.path}.{child}", f"{entry.path}.{children}"
     if child in arguments:
         arguments[child] = _resolve_named(read_entry(arguments[child], path, family, entry.is_phase), clock)
     if children not in arguments:
         return
     values = arguments[children]
     if not isinstance(values, list):
-        raise TypeError(f"{path}s={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
+        raise TypeError(f"{list_path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
     gives_milestones = not is_schedule and "milestones" in constructor.parameters and "milestones" not in arguments
-    entries = [read_entry(value, f"{path}s[{i}]", family, gives_milestones) for i, value in enumerate(values)]
+    entries = [read_entry(value, f"{list_path}[{i}]", family, gives_milestones) for i, value in enumerate(values)]
     arguments[children] = [_resolve_named(child_entry, clock) for child_entry in entries]
     if gives_milestones:
         arguments["milestones"] = _sum_lengths(entries, clock)
@@ -405,12 +401,9 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
         )
     if not is_list:
         return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
-    main_schedulers = [LR.find(x["main_scheduler"], path) for x in dicts if "main_scheduler" in x]
-    is_chained, children = lr_scheduler.ChainedLR in main_schedulers, []
-    for i, arguments in enumerate(dicts):
-        arguments.pop("main_scheduler", None)
-        name = arguments.pop("scheduler")
-        children.append(Entry(name, arguments, f"{path}[{i}]", LR, is_phase=not is_chained))
+    main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
+    is_chained = lr_scheduler.ChainedLR in main_schedulers
+    children = [Entry(x.pop("scheduler"), x, f"{path}[{i}]", LR, is_phase=not is_chained) for i, x in enumerate(dicts)]
     return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
 
 

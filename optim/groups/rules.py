@@ -63,15 +63,8 @@ def read_rule(rule: object, where: str) -> Claim:
     if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
         raise TypeError(f"{where}={rule!r:.80}: this is no dict. Pass one, as {{'params': '*bias', 'tags': 'bias'}}.")
     settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
-    known = sorted({*HYPERPARAMETERS, *RATES})
     for key, value in settings.items():
-        # A user's optimizer may have any hyperparameter, and a short name is near to many.
-        near = [] if len(key) < 5 else nearest_names(key, known, 1, 0.85)
-        near = nearest_names(key, RULE_KEYS, 1, 0.7) or near
-        if near and key not in known:
-            raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
-        if key in RATES:
-            NON_NEGATIVE.read(f"{where}: {key}", value)
+        _check_key(key, value, where)
         if key in FACTOR_KEYS:
             settings[key] = float(value)
     globs = read_selectors(rule.get("params", ()), f"{where}: params")
@@ -83,6 +76,18 @@ def read_rule(rule: object, where: str) -> Claim:
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
 
+def _check_key(key: str, value: object, where: str) -> None:
+    """Check the name of a hyperparameter in a rule, and its value if that is a learning rate, a decay or a factor."""
+    # A user's optimizer may have any hyperparameter, and a short name is near to many.
+    known = sorted({*HYPERPARAMETERS, *RATES})
+    near = [] if len(key) < 5 else nearest_names(key, known, 1, 0.85)
+    near = nearest_names(key, RULE_KEYS, 1, 0.7) or near
+    if near and key not in known:
+        raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
+    if key in RATES:
+        NON_NEGATIVE.read(f"{where}: {key}", value)
+
+
 def read_factors(factors: object) -> list[Claim]:
     """Read `adjust_learning_rate` as claims."""
     if not isinstance(factors, Mapping):
@@ -91,8 +96,7 @@ def read_factors(factors: object) -> list[Claim]:
     for key, factor in factors.items():
         source = f"{FACTOR}[{key!r}]"
         NON_NEGATIVE.read(source, factor)
-        selectors = read_selectors([key], FACTOR)
-        claims.append(Claim(source, selectors, settings={FACTOR: float(factor)}, layers=True))
+        claims.append(Claim(source, read_selectors([key], FACTOR), settings={FACTOR: float(factor)}, layers=True))
     return claims
 
 
@@ -107,15 +111,21 @@ def read_factor_claims(model: object, parameters: Sequence[NamedParameter], fact
     claims = []
     for claim in read_factors(scales | factors if isinstance(factors, dict) else factors):
         (key,) = claim.selectors
-        selectors, is_layer = claim.selectors, True
+        named = claim._replace(hint=f" The groups with a name are {', '.join(map(repr, globs))}.")
         if key in globs and (globs is not DEFAULT_GROUPS or not matching_indices(parameters, key, layers=True)):
-            selectors, is_layer = read_selectors(globs[key], claim.source), False
-            matching = tuple(glob for glob in selectors if matching_indices(parameters, glob))
-            if matching or key not in factors:  # a group that the config names must match a parameter
-                selectors = matching
-        hint = f" The groups with a name are {', '.join(map(repr, globs))}."
-        claims.append(claim._replace(selectors=selectors, layers=is_layer, hint=hint))
+            selectors = _select_group_globs(parameters, read_selectors(globs[key], claim.source), key in factors)
+            named = named._replace(selectors=selectors, layers=False)
+        claims.append(named)
     return claims
+
+
+def _select_group_globs(parameters: Sequence[NamedParameter], globs: Any, must_match: bool) -> tuple[Selector, ...]:
+    """The globs of a model's group that match a parameter.
+
+    With `must_match`, all globs if none matches: then they are an error.
+    """
+    matching = tuple(glob for glob in globs if matching_indices(parameters, glob))
+    return globs if must_match and not matching else matching
 
 
 def _model_groups(model: Any) -> tuple[Mapping[Any, Any], dict[Any, float]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from timesched.binding.groups import APPLIED_FACTOR
 from timesched.drawing.table import Table
@@ -21,7 +22,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     the weight decay. Then come all other hyperparameters that differ between groups, and the first `names` names. `-`
     means that a group has no value. For groups made with `matrices`, the names are grouped by reason. By default
     `names` is 3, and with reasons all.
-    Tensors among the hyperparameters are read on the host.
+    Tensors among the hyperparameters are read on the host. Raises `TypeError` for a group whose `params` are an
+    iterator, such as `model.parameters()`: reading it would leave the group empty.
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
@@ -43,12 +45,14 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[ParamGroup], name
     lines: list[tuple[object, ...]] = []
     count = size = 0
     for i, group in enumerate(rows):
-        params = list(group["params"])
+        params = group["params"]
+        if isinstance(params, Iterator):
+            raise TypeError(f"Parameter group {i}: its params are an iterator, which is read only once. Pass a list.")
+        params = [params] if isinstance(params, Tensor) else list(params)
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in params)
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
         hyperparameters = [column[i] for column in columns.values()]
-        described = _describe_names(group, params, names)
-        lines.append((i, tags or "-", len(params), elements, *hyperparameters, described or "-"))
+        lines.append((i, tags or "-", len(params), elements, *hyperparameters, _describe_names(group, params, names)))
         count, size = count + len(params), size + elements
     lines.append(("total", "", count, size, *("" for _ in columns), ""))
     header = ("group", "tags", "tensors", "elements", *columns, "names")
@@ -69,7 +73,7 @@ def _hyperparameter_columns(groups: Sequence[ParamGroup], of_optimizer: bool) ->
 
 
 def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | None) -> str:
-    """Describe the names of a group's parameters: at most `limit` names, for each reason if the group has reasons."""
+    """The names of a group's parameters: at most `limit`, for each reason if the group has reasons; "-" for none."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)
     if limit is None:
@@ -81,4 +85,4 @@ def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | No
     for reason, names_for_reason in by_reason.items():
         rest = f" and {len(names_for_reason) - limit} more" if len(names_for_reason) > limit else ""
         described.append((f"{reason}: " if reason else "") + ", ".join(names_for_reason[:limit]) + rest)
-    return "; ".join(described)
+    return "; ".join(described) or "-"

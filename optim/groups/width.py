@@ -25,6 +25,8 @@ def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, bas
       "sgd".
     * For a parameter with one dimension that differs: 1 with "adam", and r with "sgd".
 
+    For transposed convolutions, the first dimension counts as the outputs, as in mup, although it has the inputs.
+
     With "adam", the weight decay must be decoupled, as in AdamW: the share of an L2 penalty would grow with the width.
     The optimizers of this package warn of such a penalty.
 

@@ -108,21 +108,19 @@ def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments
     stack, rows, columns = matrix_shape(shape, h)
     matrices = stack_tensors(directions).reshape(count, *stack, rows, columns)
     moments = stack_tensors(second_moments).view(count, *stack, rows, 1) if second_moments else None
-    sizes = block_rows(rows, h)
+    # Consecutive blocks of one size are computed together: such a run is its size and its number of blocks.
+    runs = [(size, len(list(blocks))) for size, blocks in itertools.groupby(block_rows(rows, h))]
+    heights = [size * blocks for size, blocks in runs]
+    moments_of_runs = [None] * len(runs) if moments is None else torch.split(moments, heights, -2)
     parts: list[Tensor] = []
-    start = 0
-    for size, run in itertools.groupby(sizes):  # consecutive blocks of one size are computed together
-        blocks = len(list(run))
-        part = matrices.narrow(-2, start, blocks * size)
-        step = orthogonalize(part.reshape(count, *stack, blocks, size, columns), h)
-        if moments is not None:
-            v = moments.narrow(-2, start, blocks * size).view(count, *stack, blocks, size, 1)
-            step = _normalize_rows(step, v, f["one_minus_beta2"])
+    for (size, blocks), matrices_of_run, v in zip(runs, torch.split(matrices, heights, -2), moments_of_runs):
+        step = orthogonalize(matrices_of_run.reshape(count, *stack, blocks, size, columns), h)
+        if v is not None:
+            step = _normalize_rows(step, v.view(count, *stack, blocks, size, 1), f["one_minus_beta2"])
         step = step.flatten(-3, -2)  # the blocks below each other again
         if parts:  # `apply_steps` multiplies all rows by the scale of the first block
-            step = step * (learning_rate_scale(shape, h, size) / learning_rate_scale(shape, h, sizes[0]))
+            step = step * (learning_rate_scale(shape, h, size) / learning_rate_scale(shape, h, runs[0][0]))
         parts.append(step)
-        start += blocks * size
     if len(second_moments) > 1 and moments is not None:  # of a single parameter, `moments` is a view
         copy_(second_moments, [new.view(old.shape) for new, old in zip(moments, second_moments)])
     steps = torch.cat(parts, -2) if len(parts) > 1 else parts[0]

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.tensor_lists import copy_, lerp_
+from ..base.tensor_lists import copy_, lerp_, select
 from ..step.execution import StartedStep, start_step
 from ..step.work import Work
 from .matrices import apply_steps, block_rows, has_full_matrices, matrix_shape, momentum_directions, orthogonal_steps
@@ -138,10 +138,9 @@ def _find_sharing(work: Work, i: int, process_group: object) -> tuple[Any, int |
     if len(mesh_dims) != 1 or has_full_matrices(work.placement, i, work.hyper):
         return None
     placement = placements[mesh_dims[0]]
-    stack_dims = len(matrix_shape(work.placement.full[i].shape, work.hyper).stack)
     # There is one second moment for each row. If the columns are split, each rank has all second moments, which cannot
     # be sent in the same way as the direction.
-    splits_columns = placement.dim > stack_dims
+    splits_columns = placement.dim > len(matrix_shape(work.placement.full[i].shape, work.hyper).stack)
     if type(placement) is not Shard or (splits_columns and "variance_neuron" in work.columns):
         return None
     return mesh.get_group(mesh_dims[0]), placement.dim
@@ -242,8 +241,7 @@ def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> Mat
         indices = [i for i, matrix in enumerate(matrices) if matrix in own or not exchange.is_replicated]
         if not indices:
             continue
-        g = [columns["g"][i] for i in indices]
-        momentum_buffer = [columns["momentum_buffer"][i] for i in indices]
+        g, momentum_buffer = select(columns["g"], indices), select(columns["momentum_buffer"], indices)
         for i, direction in zip(indices, momentum_directions(started.hyper, g, momentum_buffer)):
             direction_shards[matrices[i]] = [direction]
             if "variance_neuron" in columns:
@@ -260,10 +258,11 @@ def _gather_directions(direction_shards: MatrixTensors, batch: Batch, exchange: 
     tensors_from_ranks = [_tensors_by_matrix(own, tensors) for tensors in received]
     directions: MatrixTensors = {}
     for matrix in own:
+        dim: Any = matrix.split_dim  # not None, since the matrix is not replicated
         directions[matrix] = []
         for k, own_shard in enumerate(direction_shards[matrix]):
             all_shards = [tensors[matrix][k] for tensors in tensors_from_ranks]
-            directions[matrix].append(torch.cat(all_shards, _split_dim(matrix)).to(own_shard.dtype))
+            directions[matrix].append(torch.cat(all_shards, dim).to(own_shard.dtype))
     return directions
 
 
@@ -293,7 +292,7 @@ def _send_steps(steps: MatrixTensors, batch: Batch, exchange: Exchange) -> Matri
     else:
         tensors_to_ranks: list[list[Tensor]] = [[] for _ in range(ranks)]
         for matrix in own:
-            dim = _split_dim(matrix)
+            dim: Any = matrix.split_dim
             for full in steps[matrix]:
                 shards = torch.split(full, _shard_sizes(full.shape[dim], ranks), dim)
                 for to_rank, shard in zip(tensors_to_ranks, shards):
@@ -311,16 +310,9 @@ def _add_steps(step_shards: MatrixTensors, part: Part) -> None:
     columns = started.columns
     if "variance_neuron" in columns:
         copy_(columns["variance_neuron"], [step_shards[matrix][1] for matrix in matrices])
-    p = columns["p"]
-    own_steps = [step_shards[matrix][0].to(p[0].dtype) for matrix in matrices]
-    apply_steps(started.hyper, p, own_steps, matrices[0].shapes[0])
+    own_steps = [step_shards[matrix][0].to(columns["p"][0].dtype) for matrix in matrices]
+    apply_steps(started.hyper, columns["p"], own_steps, matrices[0].shapes[0])
     started.write_back()
-
-
-def _split_dim(matrix: SharedMatrix) -> int:
-    """The dimension along which the ranks split a matrix that is not replicated."""
-    assert matrix.split_dim is not None
-    return matrix.split_dim
 
 
 def _flat_list(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:

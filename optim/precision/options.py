@@ -147,19 +147,22 @@ def find_rounded_steps(group: ParamGroup, i: int, learning_rate: float) -> str |
     )
 
 
+def warn_of_lost_updates(group: ParamGroup, class_name: str) -> None:
+    """Warn once in a process of bfloat16 parameters that lose updates."""
+    for p in group["params"]:
+        lost_updates = find_lost_updates(group, p)
+        if lost_updates is not None and not p.is_meta:
+            warn_once(Precision, "bfloat16", f"{class_name}: {lost_updates}", 2, FindingWarning)
+
+
 def check_precision(
     group: ParamGroup, p: Tensor, states: Sequence[str], other_states: set[object], class_name: str
 ) -> None:
     """Raise `ValueError` if a parameter with states of these names cannot be stepped by its group's options.
 
     `other_states`: the names of states that only parameters of another algorithm have.
-
-    Warns once in a process of bfloat16 parameters that lose updates.
     """
     state_dtype = group.get("state_dtype")
-    lost_updates = find_lost_updates(group, p)
-    if lost_updates is not None and not p.is_meta:
-        warn_once(Precision, "bfloat16", f"{class_name}: {lost_updates}", 2, FindingWarning)
     same_exponents = p.dtype in (torch.float32, torch.bfloat16)
     if (state_dtype and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(

@@ -85,6 +85,7 @@ class WidenedStep:
             for name in names:
                 values[name] = [(value, [i]) for i, value in enumerate(columns[name])]
         columns["g"] = [g.float() for g in columns["g"]]
+        values.pop("g", None)  # gradients are not written back
         return WidenedPiece(columns, values, piece, self)
 
     def noise(self, piece: Piece, column: str, indices: Sequence[int]) -> Tensor:
@@ -116,7 +117,7 @@ class WidenedPiece(NamedTuple):
                     split_(value, targets, [columns[REMAINDER][i] for i in indices])
                 elif name in self.step.seeds:
                     stochastic_round_(value, targets, self.step.noise(self.piece, name, indices))
-                elif name != "g":
+                else:
                     round_to_nearest(value, targets)
 
 

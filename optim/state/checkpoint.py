@@ -24,13 +24,13 @@ EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULE
 
 def load(optimizer: Any, saved: Mapping[str, object]) -> None:
     """Write a state dict into an optimizer. If something differs, a `ValueError` names it and nothing has changed."""
-    name = type(optimizer).__name__
     for key in ("state", "param_groups"):
         if key not in saved:
+            name = type(optimizer).__name__
             raise ValueError(f"{name}: the state dict has no {key!r}. Pass the result of an optimizer's state_dict().")
-    loaded = _read_groups(optimizer, saved["param_groups"], name)
+    loaded = _read_groups(optimizer, saved["param_groups"])
     new_groups = [{**group, **values} for group, values in zip(optimizer.param_groups, loaded)]
-    states = _read_states(optimizer, saved, new_groups, name)
+    states = _read_states(optimizer, saved, new_groups)
 
     with torch.no_grad():  # nothing below raises an error
         written: dict[int, Tensor] = {}
@@ -41,9 +41,9 @@ def load(optimizer: Any, saved: Mapping[str, object]) -> None:
                 state[key] = state[key].copy_(value) if isinstance(state[key], Tensor) else copy.deepcopy(value)
 
 
-def _read_groups(optimizer: Any, saved: Any, name: str) -> list[ParamGroup]:
+def _read_groups(optimizer: Any, saved: Any) -> list[ParamGroup]:
     """The values that each group gets."""
-    groups = optimizer.param_groups
+    name, groups = type(optimizer).__name__, optimizer.param_groups
     if len(saved) != len(groups):
         raise ValueError(
             f"{name}: the state dict has {len(saved)} parameter groups, but this optimizer has {len(groups)}. Build "
@@ -70,14 +70,23 @@ def parameter_names(groups: Any) -> list[Any]:
 
 def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
     """The values that a group gets from the group of the state dict."""
-    name = type(optimizer).__name__
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
     if len(saved_group.get("params", ())) != len(group["params"]):
         raise ValueError(
             f"{where}it has {len(saved_group.get('params', ()))} parameters in 'params', but this optimizer's group "
             f"has {len(group['params'])}. Build the optimizer with the saved parameters in their order."
         )
-    algorithm = optimizer.algorithm_of(group)
+    _check_group_values(optimizer, group, values, where)
+    if "param_names" in group:  # torch.distributed.checkpoint returns saved names with parameters in our order
+        values.pop("param_names", None)
+    if "tags" in values:
+        values["tags"] = read_tags(values["tags"], where)
+    return {key: _convert_like(group.get(key), value) for key, value in values.items()}
+
+
+def _check_group_values(optimizer: Any, group: ParamGroup, values: ParamGroup, where: str) -> None:
+    """Raise `ValueError` if a group or its parameters cannot have these values."""
+    name, algorithm = type(optimizer).__name__, optimizer.algorithm_of(group)
     lacking = [key for key in algorithm.hyper if key not in values and key not in algorithm.may_be_missing]
     unexpected = [key for key in values if key not in group and key in HYPERPARAMETERS]
     if algorithm.hyper and (lacking or unexpected):
@@ -94,18 +103,11 @@ def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, wher
                 f"{where}{key}={values[key]!r}: this {name} was built with {key}={group[key]!r}, which decides about "
                 f"its state or formula. Build it with {key}={values[key]!r}."
             )
-    if "param_names" in group:  # torch.distributed.checkpoint returns saved names with parameters in our order
-        values.pop("param_names", None)
-    if "tags" in values:
-        values["tags"] = read_tags(values["tags"], where)
-    return {key: _convert_like(group.get(key), value) for key, value in values.items()}
 
 
-def _read_states(
-    optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup], name: str
-) -> list[tuple[State, State]]:
+def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
-    numbers = all_parameters(saved["param_groups"])
+    name, numbers = type(optimizer).__name__, all_parameters(saved["param_groups"])
     known = set(numbers)
     for number in saved["state"]:
         if number not in known:

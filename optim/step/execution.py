@@ -12,6 +12,7 @@ helpers of these three. Each of them ends in `_update`, except kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,18 +30,19 @@ NUMBERS = frozenset((float, int, bool, tuple, type(None)))  # the types of hyper
 
 
 class Route(NamedTuple):
-    """How a work is stepped on numbers. The kinds of its tensors and hyperparameters decide this."""
+    """How a work is stepped. The kinds of its tensors and hyperparameters decide this."""
 
     kernel: Kernel | None  # torch's kernel for the whole step
     in_blocks: bool
+    on_numbers: bool = True  # False: on tensors, without a kernel and blocks
 
 
-def choose_routes(original: Work) -> list[tuple[Work, Route | None]]:
+def choose_routes(original: Work) -> list[tuple[Work, Route]]:
     """Split a work into parts, each with its route. On devices other than the CPU and CUDA, a step is on tensors."""
     if original.columns["p"][0].device.type not in ("cpu", "cuda"):
-        return [(original, None)]
+        return [(original, Route(None, in_blocks=False, on_numbers=False))]
     work = original._replace(hyper=_convert_for_factors(original, read_on_host=True))
-    routes: list[tuple[Work, Route | None]] = []
+    routes: list[tuple[Work, Route]] = []
     for layout_part, contiguous in split_by_layout(work):
         in_blocks = contiguous and needs_blocks(layout_part)
         for part in [layout_part] if in_blocks else split_work(layout_part):
@@ -51,9 +53,9 @@ def choose_routes(original: Work) -> list[tuple[Work, Route | None]]:
     return routes
 
 
-def step_on_route(work: Work, route: Route | None, known_counts: KnownCounts) -> None:
+def step_on_route(work: Work, route: Route, known_counts: KnownCounts) -> None:
     """Step a work on a route. Its hyperparameters are numbers, or tensors on CUDA."""
-    if route is None:
+    if not route.on_numbers:
         step_on_tensors([work])
         return
     if work.columns["p"][0].is_cuda and _is_being_captured():
@@ -133,14 +135,7 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
 
     `scalars`: the scalar states that the factors need, this step counted.
     """
-
-    def round_as_state(x: Any) -> Any:
-        dtype = work.scalars[STEP][0].dtype
-        if not isinstance(x, Tensor):
-            return torch.tensor(x, dtype=dtype, device="cpu").item()
-        # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
-        return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
-
+    round_as_state = partial(_round_as_state, work.scalars)
     all_factors, new_scalars = work.algorithm.factors_and_scalars(work.hyper, scalars, round_as_state)
     changed: Factors = {}
     for name, value in new_scalars.items():
@@ -159,6 +154,15 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
     return changed
 
 
+def _round_as_state(scalar_states: Columns, x: Any) -> Any:
+    """A number, or a tensor of numbers, rounded to the dtype of the scalar states."""
+    dtype = scalar_states[STEP][0].dtype
+    if not isinstance(x, Tensor):
+        return torch.tensor(x, dtype=dtype, device="cpu").item()
+    # Inductor drops a conversion there and back. The limit between the two prevents this and changes no value.
+    return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
+
+
 def _pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
     """The pieces of a work: each a `Piece`, or a `WidenedPiece` if the work is widened.
 
@@ -172,9 +176,8 @@ def _pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
 
 def _fill(column: Tensors, value: Any) -> None:
     """Put a number into the scalar state of all parameters; a tensor has one number for all, or one for each."""
-    dtype, n = column[0].dtype, len(column)
     if isinstance(value, Tensor):
-        values = value.to(dtype).expand(n).view(n, *column[0].shape)
+        values = value.to(column[0].dtype).expand(len(column)).view(len(column), *column[0].shape)
         torch._foreach_copy_(column, list(values.unbind()))
     else:  # in two steps, so that nothing is copied from the host to a GPU
         torch._foreach_zero_(column)

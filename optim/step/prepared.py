@@ -74,7 +74,7 @@ class PreparedGroup:
 class PreparedStep(NamedTuple):
     """The step of an optimizer."""
 
-    groups: list[tuple[PreparedGroup, Route | None]]  # with the route of its work; None without a gradient
+    groups: list[tuple[PreparedGroup, Route | None]]  # each with the route of its work, or None without a gradient
     gradient_guards: Any  # compares the gradients of all groups
     changes: int  # of the kinds of parameters and states, up to the preparation: the keeper's count
     enable_global_step: bool  # the optimizer's attribute, which decides about the state `step`
@@ -100,7 +100,7 @@ class PreparedStep(NamedTuple):
         return works if self.gradient_guards.check(*gradients) else None
 
 
-def prepare_step(optimizer: Any, parts: list[tuple[Work, Route | None]]) -> PreparedStep | None:
+def prepare_step(optimizer: Any, parts: list[tuple[Work, Route]]) -> PreparedStep | None:
     """Prepare the steps after one of these parts; None if that is not possible."""
     algorithm = type(optimizer)
     remaining = iter(parts)
@@ -116,7 +116,7 @@ def prepare_step(optimizer: Any, parts: list[tuple[Work, Route | None]]) -> Prep
             continue
         work, route = next(remaining)
         is_whole = len(active) == len(work.columns["p"]) and all(map(is_, active, work.columns["p"]))
-        if not is_whole or work.widening or route is None:
+        if not is_whole or work.widening or not route.on_numbers:
             return None  # the group has several parts, or the part has views of the tensors
         groups.append((PreparedGroup(group, work), route))
         gradients += work.columns["g"]

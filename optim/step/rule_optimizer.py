@@ -36,6 +36,7 @@ from ..precision.options import (
     has_remainder,
     is_widened,
     requested_dtype,
+    warn_of_lost_updates,
 )
 from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
 from ..state.keeper import cast_invariants, describe_tensor
@@ -170,6 +171,7 @@ class RuleOptimizer(Optimizer):
             if group["params"]:
                 self._warn_of_growing_penalty(group)
                 check_group(RULES, group, f"{type(self).__name__}.")
+                warn_of_lost_updates(group, type(self).__name__)
         return super().initial_states(groups)
 
     def _warn_of_growing_penalty(self, group: ParamGroup) -> None:

@@ -68,10 +68,7 @@ def _permute_to_memory_order(work: Work) -> Work:
     orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.columns["p"]]
     work = work._replace(columns={name: _permute(xs, orders) for name, xs in work.columns.items()})
     if work.widening is not None:
-        places = []
-        for place, order in zip(work.widening.places, orders):
-            dims = [place.dims[d] for d in order]
-            places.append(place._replace(dims=dims))
+        places = [place._replace(dims=select(place.dims, order)) for place, order in zip(work.widening.places, orders)]
         work = work._replace(widening=work.widening._replace(places=places))
     return work
 

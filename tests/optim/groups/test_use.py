@@ -191,3 +191,12 @@ def test_groups_without_names_and_with_other_values():
         "total              1         3",
     ]
     assert "momentum" in param_group_table([{"params": [], "momentum": m} for m in (0.5, 0.5 + 1e-9)])
+
+
+def test_the_table_reads_one_tensor_as_a_parameter_and_no_iterator():
+    weight = nn.Parameter(torch.zeros(3, 2))
+    assert param_group_table([{"params": weight}]).splitlines()[-1].split() == ["total", "1", "6"]
+    groups = [{"params": iter([weight])}]
+    with pytest.raises(TypeError, match="^Parameter group 0: its params are an iterator"):
+        param_group_table(groups)
+    assert list(groups[0]["params"]) == [weight]

@@ -121,7 +121,7 @@ STABLE = good("WarmupStableDecay")
         ),
         ("Chained", {"schedulers": [COSINE, FROM_0]}, r"schedulers\[1\]: it starts at 0.0"),
         *(
-            ("ScalePerParam", {"scheduler": wrong}, rf"^ScalePerParamLR.*{type(wrong).__name__}")
+            ("ScalePerParam", {"scheduler": wrong}, rf"^ScalePerParamLR\.scheduler: .*{type(wrong).__name__}")
             for wrong in (None, "LinearLR", 0.1)
         ),
     ],

@@ -104,6 +104,15 @@ def test_a_closed_form_made_of_a_formula(kind):
     assert later.values(13) == ticked(later, clock, 12) == [0.1] * 5 + halves
 
 
+def test_a_base_without_a_formula_has_no_value():
+    class Wrong(lr_scheduler.LRScheduler):
+        def _get_closed_form_lr(self):
+            return super()._get_closed_form_lr() * 0.5
+
+    with pytest.raises(NotImplementedError, match=r"^Wrong\._get_closed_form_lr: super\(\) has no formula"):
+        Wrong(optimizer())
+
+
 NO_VALUES = None, "0.1", torch.tensor([0.1, 0.2]), float("nan"), torch.tensor(float("inf")), 1j
 NO_FUNCTIONS = None, [], 5, ["x"], [None], "lambda t: t"
 
