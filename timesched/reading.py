@@ -127,8 +127,7 @@ def prefix_errors(path: str) -> Iterator[None]:
 
 def begins_with_path(error: Exception, path: str) -> bool:
     """Whether the message of an error begins with a path, and not with a longer name: `lrs` is not `lr`."""
-    message = str(error)
-    return message.startswith((f"{path}:", f"{path}=", f"{path}.", f"{path}["))
+    return str(error).startswith((f"{path}:", f"{path}=", f"{path}.", f"{path}["))
 
 
 def add_path(error: TypeError | ValueError, path: str) -> TypeError | ValueError:

@@ -141,21 +141,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     # State, and groups that come later
 
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
-        """The initial state of the parameters of some groups, in new tensors. The optimizer does not change.
-
-        `preinitialize()` reads `param_groups` and fills `state`, so it runs while the optimizer has only these groups.
-        """
-        previous = self.param_groups, self.state
-        self.param_groups, self.state = groups, defaultdict(dict)
-        try:
-            self.preinitialize()
-            for p in all_parameters(groups):
-                state = self.state[p]  # an entry also without state, so that a checkpoint names all parameters
-                if self.enable_global_step and STEP not in state:
-                    state[STEP] = scalar_state(p)
-            return dict(self.state)
-        finally:
-            self.param_groups, self.state = previous
+        """The initial state of the parameters of some groups, in new tensors. The optimizer does not change."""
+        has_own_preinitialize = type(self).preinitialize is not fill_state
+        return _run_preinitialize(self, groups) if has_own_preinitialize else new_states(self, groups)
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Reset the state of these parameters, or of all parameters, to the state at construction.
@@ -360,8 +348,30 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return handle
 
 
+def new_states(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
+    """The initial state of the parameters of some groups, of a class that defines `new_state`."""
+    return {p: optimizer.new_state(p, group) for group in groups for p in group["params"]}
+
+
 def fill_state(optimizer: Optimizer) -> None:
     """Fill `optimizer.state` for all parameters: the `preinitialize` of a class that defines `new_state`."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            optimizer.state[p] = optimizer.new_state(p, group)
+    optimizer.state.update(new_states(optimizer, optimizer.param_groups))
+
+
+def _run_preinitialize(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
+    """The initial state of the parameters of some groups, of a user's class with its own `preinitialize()`.
+
+    Only users' classes need this. `preinitialize()` reads `param_groups` and fills `state`, so it runs while the
+    optimizer has only these groups.
+    """
+    previous = optimizer.param_groups, optimizer.state
+    optimizer.param_groups, optimizer.state = groups, defaultdict(dict)
+    try:
+        optimizer.preinitialize()
+        for p in all_parameters(groups):
+            state = optimizer.state[p]  # an entry also without state, so that a checkpoint names all parameters
+            if optimizer.enable_global_step:
+                state.setdefault(STEP, scalar_state(p))
+        return dict(optimizer.state)
+    finally:
+        optimizer.param_groups, optimizer.state = previous
