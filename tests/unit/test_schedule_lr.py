@@ -428,6 +428,20 @@ def test_ticks_beside_it_are_found():
     assert scheduler.clock.timestamp == "26ba"
 
 
+def test_steps_after_a_load_are_watched():
+    """The steps before the load were fast steps. Afterwards, other code that writes the value is noticed again."""
+    scheduler = ScheduleLR(sgd(), "Linear", "5000ba")
+    step(scheduler, 5)
+    scheduler.load_state_dict(scheduler.state_dict())
+    step(scheduler, 1200)  # without the warning of a scheduler that is never stepped
+    assert scheduler.optimizer.param_groups[0]["lr"] == pytest.approx(1 - 1205 / 5000, abs=1e-15)
+    scheduler.load_state_dict(scheduler.state_dict())
+    scheduler.step()
+    scheduler.optimizer.param_groups[0]["lr"] = 0.3
+    with pytest.warns(UserWarning, match="lr"):
+        scheduler.step()
+
+
 @pytest.mark.parametrize(
     ("error", "schedule", "length", "arguments", "message"),
     [

@@ -173,7 +173,8 @@ class ScheduleLR(BoundLR):
 
     def refresh(self) -> None:
         super().refresh()
-        self._timestamp = self.clock.timestamp  # the clock may have been loaded
+        # After a load, the clock has a new timestamp, and the next steps are watched.
+        self._timestamp, self._fast_step = self.clock.timestamp, None
 
     def __getstate__(self) -> StateDict:
         return {**vars(self), "_fast_step": None}
