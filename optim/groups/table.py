@@ -78,9 +78,9 @@ def _describe_names(group: ParamGroup, params: Sequence[object], limit: int | No
     reasons = group.get("reasons") or [""] * len(names)
     if limit is None:
         limit = len(names) if "reasons" in group else 3
-    by_reason: dict[str, list[str]] = {reason: [] for reason in reasons}
+    by_reason: dict[str, list[str]] = {}
     for name, reason in zip(names, reasons):
-        by_reason[reason].append(name)
+        by_reason.setdefault(reason, []).append(name)
     described = []
     for reason, names_for_reason in by_reason.items():
         rest = f" and {len(names_for_reason) - limit} more" if len(names_for_reason) > limit else ""

@@ -193,6 +193,12 @@ def test_groups_without_names_and_with_other_values():
     assert "momentum" in param_group_table([{"params": [], "momentum": m} for m in (0.5, 0.5 + 1e-9)])
 
 
+def test_groups_with_reasons_and_without_names():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    table = param_group_table(configure_param_groups(model, matrices="muon", names=False))
+    assert [line.split()[-1] for line in table.splitlines()[1:-1]] == ["-", "-"]
+
+
 def test_the_table_reads_one_tensor_as_a_parameter_and_no_iterator():
     weight = nn.Parameter(torch.zeros(3, 2))
     assert param_group_table([{"params": weight}]).splitlines()[-1].split() == ["total", "1", "6"]
