@@ -69,16 +69,17 @@ def complete_counts(timestamp: Timestamp, explicit_units: frozenset[TimeUnit], h
 
     A count in the epoch is given together with its total. If the total was counted, both stay, also a 0 in the epoch.
     """
-    now, known_unit = timestamp.batch.value, TimeUnit.BATCH
-    known: list[Exact] = [now - timestamp.batch_in_epoch.exact, now]  # when the epoch began, and now
-    for unit in COUNTED_UNITS.values():
-        name, now = unit.name.lower(), timestamp.get(unit).value
-        counts: list[Exact] = [now - getattr(timestamp, f"{name}_in_epoch").value, now]
-        if now == 0 and unit not in explicit_units:
+    present, unit = timestamp.batch.value, TimeUnit.BATCH
+    epoch_start: Exact = present - timestamp.batch_in_epoch.exact
+    for finer_unit in COUNTED_UNITS.values():
+        name, count = finer_unit.name.lower(), timestamp.get(finer_unit).value
+        if count != 0 or finer_unit in explicit_units:
+            epoch_start, present = count - getattr(timestamp, f"{name}_in_epoch").value, count
+        else:
             try:
-                counts = [int(horizon.change(count, known_unit, unit)) for count in known]
+                epoch_start, present = [int(horizon.change(x, unit, finer_unit)) for x in (epoch_start, present)]
             except ValueError:  # no conversion factor links them
                 continue
-            timestamp = timestamp.copy(**{name: counts[1], f"{name}_in_epoch": counts[1] - counts[0]})
-        known, known_unit = counts, unit
+            timestamp = timestamp.copy(**{name: present, f"{name}_in_epoch": present - epoch_start})
+        unit = finer_unit
     return timestamp

@@ -133,8 +133,7 @@ class Schedule:
 
     def _current_value(self, state: State, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
-        resolution = self._resolution(state, ssr)
-        return resolution.value_at(state.timestamp, state)  # type: ignore[no-any-return]  # of numbers
+        return self._resolution(state, ssr).value_at(state.timestamp, state)  # type: ignore[no-any-return]  # of numbers
 
     def at(self, time: TimeLike | Timestamp, horizon: Horizon | State) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
