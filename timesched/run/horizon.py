@@ -142,6 +142,17 @@ def _missing_factors_error(count: Exact, old: TimeUnit, new: TimeUnit, missing: 
     )
 
 
+# The methods that convert. `place` reads a schedule's time; all others are built on `place` and `change`.
+#
+#     method                  argument and result                         the ratio stretches        a length begins
+#     place(time)             time -> position: a count and its counter   the time, but not `dur`    at the start
+#     change(count, ...)      count -> count in another unit              nothing                    at `start=`
+#     after, before(n, time)  count -> end or beginning of a phase        the time, not the count    at the count
+#     convert(time, unit)     time -> time in another unit                nothing                    at the start
+#     add(one, other)         times -> their sum, a time                  nothing                    `other` at `one`
+#
+# `change` does its arithmetic with `ConversionFactors.convert`. Only under a batch-size schedule does it matter where
+# a length begins.
 class Horizon:
     """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
@@ -349,6 +360,7 @@ class Horizon:
         else:
             divisor = self._ratio  # which does not stretch a fraction of the run
             unit = sum_unit = max((unit_of(self.place(time)[1]) for time in (one, other)), key=list(TimeUnit).index)
+        # Both times are stretched here, and the division undoes that.
         end = self.after(self.change(*self.place(one), unit), unit, other)
         return Time._make(Fraction(end) / divisor, sum_unit)
 
