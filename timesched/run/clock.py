@@ -29,7 +29,7 @@ TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_tic
 # What other modules use of a clock's private members:
 #
 #     binding/bound.py         _add_listener, _listeners    the clock refreshes its schedulers after a move
-#     binding/schedule_lr.py   _tick_epoch, TICKED          a step counts; after an error it restores what a tick changes
+#     binding/schedule_lr.py   _tick_epoch, TICKED          a step counts, and after an error undoes the tick
 #     binding/fast_step.py     _advance and two of TICKED   the same count, at once
 #     binding/cursor.py        _read_state, _go_to_clock    a load moves the clock to the moment of a saved scheduler
 #     integrations             _set_epochs, _go_to_clock    a Trainer has epochs of its own
