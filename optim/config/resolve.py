@@ -333,7 +333,7 @@ def resolve_scheduler(value: object, path: str, clock: State | None) -> Spec | G
     if _is_object_or_function(value):
         return Given(path, value)
     if isinstance(value, OldLearningRate):
-        return resolve_learning_rate(value.value, "optimizer.learning_rate")
+        return resolve_learning_rate(value.value, "optimizer.learning_rate", clock)
     return _resolve_named(read_entry(read_numbers(value), path, SCHEDULER), clock)
 
 
@@ -389,7 +389,7 @@ def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
     return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 
 
-def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
+def resolve_learning_rate(learning_rate: Any, path: str, clock: State | None = None) -> Spec:
     """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
         return _resolve_named(Entry("ConstantLR", {"learning_rate": learning_rate}, path, LR))
@@ -400,11 +400,12 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
-        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
+        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR), clock)
     main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
     is_chained = lr_scheduler.ChainedLR in main_schedulers
     children = [Entry(x.pop("scheduler"), x, f"{path}[{i}]", LR, is_phase=not is_chained) for i, x in enumerate(dicts)]
-    return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
+    name = "ChainedLR" if is_chained else "SequentialLR"
+    return _resolve_named(Entry(name, {"schedulers": children}, path, LR), clock)
 
 
 def has_time(value: object) -> bool:

@@ -424,6 +424,13 @@ def test_the_old_form_without_a_schedule():
     assert type(scheduler) is lr_scheduler.ScalePerParamLR and sorted(values(optimizer)) == [0.25, 0.5]
 
 
+def test_the_clock_adds_lengths_of_different_units_in_the_old_form():
+    phases = [{**WARMUP, "total_iters": "100ba"}, {**DECAYING, "total_iters": "0.5dur"}, HALVED]
+    entry = {"optimizer_type": "SGD", "learning_rate": phases}
+    (scheduler,) = build(Decoder(), {"optimizer": entry, "max_duration": "400ba"}).schedulers
+    assert list(map(str, scheduler.milestones)) == ["100", "0.75dur"]
+
+
 # Whole files
 
 
