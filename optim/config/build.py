@@ -28,18 +28,8 @@ from ..groups.parameters import NamedParameter, find_parameters
 from ..groups.rules import FACTOR, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
 from .names import optimizers
-from .read import read, read_sections
-from .resolve import (
-    TAGS,
-    Given,
-    OptimizerSpec,
-    Plan,
-    Spec,
-    has_time,
-    read_constructor,
-    resolve_config,
-    resolve_learning_rate,
-)
+from .read import TAGS, read, read_sections
+from .resolve import Given, OptimizerSpec, Plan, Spec, has_time, read_constructor, resolve_config, resolve_learning_rate
 
 
 @dataclass(frozen=True, eq=False)
