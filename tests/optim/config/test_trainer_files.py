@@ -184,6 +184,17 @@ def test_weight_decay_schedulers_set_what_they_select():
         build(Decoder(), config({"AdamW": {"weight_decay": 0.1, "no_decay": True}}, {"LinearWD": DECAY}))
 
 
+def test_a_scheduler_may_set_weight_decay_that_a_rule_left_out():
+    entry = {"weight_decay": 0.1, "no_decay": True}
+    tagged = {"LinearWD": {**DECAY, "param_group_tags": "head"}}
+    rule = {"params": "lm_head*", "tags": "head", "weight_decay": 0.0}
+    decays = by_name(build(Decoder(), config({"AdamW": {**entry, "params": rule}}, tagged)).optimizer, "weight_decay")
+    assert decays["lm_head.weight"] == 0.1 and with_value(decays, 0.0) == NOT_DECAYING
+    norm = {"params": "ln_f*", "tags": "head"}  # `no_decay` excludes this parameter of the same group
+    with pytest.raises(ValueError, match="none because of 'no_decay'"):
+        build(Decoder(), config({"AdamW": {**entry, "params": [rule, norm]}}, tagged))
+
+
 # Learning rates
 
 
