@@ -18,28 +18,18 @@ from timesched.reading import prefix_errors
 from timesched.run.horizon import State
 from timesched.schedulers.schedule import Schedule
 from timesched.time.value import TimeLike
-from timesched.types import Tags
+from timesched.types import ParamGroup, Tags
 
 from .. import lr_scheduler
 from ..base.hyperparameters import comparable_value
 from ..groups import configure_param_groups
 from ..groups.decay import decaying_groups, norm_and_bias_names, scheduled_groups
 from ..groups.parameters import NamedParameter, find_parameters
-from ..groups.rules import FACTOR, read_factor_claims, read_factors
+from ..groups.rules import FACTOR, Claim, apply_claims, read_factor_claims, read_factors
 from ..state.optimizer import Optimizer
 from .names import optimizers
-from .read import read, read_sections
-from .resolve import (
-    TAGS,
-    Given,
-    OptimizerSpec,
-    Plan,
-    Spec,
-    has_time,
-    read_constructor,
-    resolve_config,
-    resolve_learning_rate,
-)
+from .read import TAGS, read, read_sections
+from .resolve import Given, OptimizerSpec, Plan, Spec, has_time, read_constructor, resolve_config, resolve_learning_rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,14 +294,22 @@ def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
     parameters, grouping = find_parameters(model), dict(spec.grouping)
-    rules = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
-    groups = configure_param_groups(model, rules, **grouping)
+    claims = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
+    groups = configure_param_groups(model, claims, **grouping)
     # before the optimizer adds its defaults to the groups:
-    decays = [comparable_value(group.get("weight_decay")) for group in groups]
-    no_decay_groups = {i for i, decay in enumerate(decays) if spec.excludes_decay and decay == 0}
+    no_decay_groups = _find_no_decay_groups(groups, model, claims) if spec.excludes_decay else set()
     unset_lr_groups = {i for i, group in enumerate(groups) if spec.lacks_lr and "lr" not in group}
     optimizer = spec.constructor.cls(groups, **spec.arguments)
     return GroupedOptimizer(spec, optimizer, no_decay_groups, unset_lr_groups, parameters)
+
+
+def _find_no_decay_groups(groups: Sequence[ParamGroup], model: Any, claims: Sequence[Claim]) -> set[int]:
+    """The indices of the groups without weight decay in which `no_decay` excludes a parameter, and no rule does."""
+    parameters = find_parameters(model)
+    apply_claims(parameters, claims)
+    undecided = {parameter.name for parameter in parameters if "weight_decay" not in parameter.settings}
+    without_decay = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay")) == 0}
+    return {i for i in without_decay if not undecided.isdisjoint(name for name, _ in groups[i]["params"])}
 
 
 def make_schedulers(plan: Plan, grouped: GroupedOptimizer) -> dict[str, Any]:

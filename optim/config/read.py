@@ -21,8 +21,9 @@ _PLAIN = (str, int, float, bool, type(None))
 _MAX_NODES, _MAX_LEVELS = 100_000, 100  # of a config
 # A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. In YAML 1.1, `1e-6` is a string.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+TAGS = "param_group_tags"
 # Keys whose values are never numbers.
-_TEXT_KEYS = ("params", "tag", "tags", "param_group_tags", "decay_tag", "layers", "key")
+_TEXT_KEYS = ("params", "tag", "tags", TAGS, "decay_tag", "layers", "key")
 CLOCK_KEYS = tuple(inspect.signature(Clock).parameters)  # the keys of a config that are the arguments of its clock
 KEYS = ("optimizer", "schedulers", *CLOCK_KEYS)
 LENGTH_KEYS = ("num_steps", "max_steps")  # steps of a Trainer's loop, in batches; the first that is present counts

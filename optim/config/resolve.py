@@ -1,4 +1,20 @@
-"""Step 2, names: find the classes that a config names, and check their arguments before the model is used."""
+"""Step 2, names: find the classes that a config names, and check their arguments before the model is used.
+
+The records of a build, in the order in which they are made:
+
+| record | what it holds |
+|---|---|
+| `OldLearningRate` (`read.py`) | the `learning_rate` of an optimizer in the old form |
+| `Problems` | the errors so far, which are raised together |
+| `Entry` | one `{Name: {arguments}}` of the config, as it is written |
+| `Given` | an object or function that the config has in place of an entry |
+| `Constructor` | the class of an entry, and the arguments that it takes |
+| `OptimizerSpec` | the class of the optimizer, its arguments, and the arguments that make its groups |
+| `Spec` | the class of a scheduler, its arguments, and its children |
+| `Plan` | the specifications of the whole config, its clock, and its problems |
+| `GroupedOptimizer` (`build.py`) | the optimizer that was made, and what the config says of its groups |
+| `Built` (`build.py`) | the result of `build`: the optimizer, the schedulers and the clock |
+"""
 
 from __future__ import annotations
 
@@ -25,12 +41,11 @@ from ..base.hyperparameters import comparable_value
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, MAIN_LR, SCHEDULER, optimizers
-from .read import CLOCK_KEYS, OldLearningRate, find_unknown_keys, read_numbers
+from .read import CLOCK_KEYS, TAGS, OldLearningRate, find_unknown_keys, read_numbers
 
 DEPTH_KEYS = ("layer_decay", "layers")
 # Keys of an optimizer's entry that are arguments of configure_param_groups.
 GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen", *DEPTH_KEYS)
-TAGS = "param_group_tags"
 LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this argument
 UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
 # Keys of a schedule's entry that are arguments of bind().
@@ -237,30 +252,23 @@ def resolve_optimizer(value: object, is_lr_scheduled: bool) -> OptimizerSpec | G
         return Given("optimizer", value)
     entry = read_entry(read_numbers(value), "optimizer", optimizers())
     constructor = read_constructor(entry.family.find(entry.name, "optimizer"))
-    path, arguments, problems = entry.path, dict(entry.arguments), Problems()
-    # The arguments that make the groups
-    rules = arguments.pop("params", None)
-    grouping = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
-    grouping["rules"] = _read_claims(rules, f"{path}.params", constructor, problems) if rules else []
-    if issubclass(constructor.cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
-        grouping.setdefault("matrices", "muon")
-    # The learning rate; with factors by depth, it becomes an argument of the grouping, too
-    _rename_learning_rate(constructor, arguments, path, problems)
-    if any(grouping.get(key) is not None for key in DEPTH_KEYS):
-        has_algorithms = issubclass(constructor.cls, Muon) and grouping.get("matrices") is not None
-        require = _require_learning_rates if has_algorithms else _require_learning_rate
-        grouping["lr"] = problems.attempt(require, arguments, path)
-    missing = [name for name in constructor.required if name in LEARNING_RATE and name not in arguments]
-    if is_lr_scheduled or "lr" in grouping:
-        arguments |= dict.fromkeys(missing, UNKNOWN_LR)
+    path, problems = entry.path, Problems()
+    rules = entry.arguments.get("params")
+    claims = _read_claims(rules, f"{path}.params", constructor, problems) if rules else []
+    own_arguments, grouping = _split_entry(entry, constructor, problems)
+    # The learning rate. Factors by depth apply to the learning rate of the groups.
+    has_depth = any(grouping.get(key) is not None for key in DEPTH_KEYS)
+    group_lr = problems.attempt(_require_group_lr, constructor, own_arguments, grouping, path) if has_depth else None
+    missing = [name for name in constructor.required if name in LEARNING_RATE and name not in own_arguments]
+    unused_lr = dict.fromkeys(missing, UNKNOWN_LR) if is_lr_scheduled or has_depth else {}
     # The arguments of the class
-    if constructor.cls is Adam and arguments.get("correct_bias") is True:
-        del arguments["correct_bias"]  # Adam always corrects the bias
-    arguments = problems.attempt(constructor.read_arguments, arguments, path, ("params", *GROUPING_KEYS))
+    entry_keys = ("params", *GROUPING_KEYS)
+    arguments = problems.attempt(constructor.read_arguments, own_arguments | unused_lr, path, entry_keys)
     problems.raise_all()
-    excludes_decay = grouping.get("no_decay", False) is not False
-    if "no_decay" not in grouping:  # without weight decay, a split would only make more groups
-        grouping["no_decay"] = "decay_tag" in grouping or _has_weight_decay(constructor, arguments)
+    # The arguments of the groups. Without weight decay, a default of True would only make more groups.
+    excludes_decay = entry.arguments.get("no_decay", False) is not False
+    default = "no_decay" not in grouping and ("decay_tag" in grouping or _has_weight_decay(constructor, arguments))
+    grouping = {"no_decay": default, **grouping, "rules": claims, "lr": group_lr}
     return OptimizerSpec(path, constructor, arguments, grouping, excludes_decay=excludes_decay, lacks_lr=bool(missing))
 
 
@@ -274,7 +282,7 @@ def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
     """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
     rule = read_numbers(rule)
     if isinstance(rule, dict) and "tag" in rule:
-        _rename(rule, "tag", "tags", path)
+        rule = _rename(rule, "tag", "tags", path)
     claim = read_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
     if issubclass(constructor.cls, Muon):
@@ -284,23 +292,36 @@ def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
     return claim
 
 
-def _rename(arguments: dict[str, object], alias: str, name: str, path: str) -> None:
-    """Rename the key `alias` to `name`. Raises `ValueError` if both keys are present."""
+def _rename(arguments: Mapping[str, Any], alias: str, name: str, path: str) -> dict[str, Any]:
+    """The arguments with the name `name` in place of `alias`. Raises `ValueError` if both are present."""
     if name in arguments:
         raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
-    arguments[name] = arguments.pop(alias)
+    return {name if key == alias else key: value for key, value in arguments.items()}
 
 
-def _rename_learning_rate(constructor: Constructor, arguments: dict[str, Any], path: str, problems: Problems) -> None:
-    """Give the learning rate the name that the class has for it. A config may use either name."""
+def _split_entry(entry: Entry, constructor: Constructor, problems: Problems) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of an optimizer's entry: for its class, and for `configure_param_groups` except the rules.
+
+    An entry may write `lr` or `learning_rate`. The arguments for the class have the name that the class has for it.
+    """
+    grouping = {key: value for key, value in entry.arguments.items() if key in GROUPING_KEYS}
+    arguments = {key: value for key, value in entry.arguments.items() if key not in ("params", *grouping)}
+    if issubclass(constructor.cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
+        grouping = {"matrices": "muon", **grouping}
+    if constructor.cls is Adam and arguments.get("correct_bias") is True:
+        del arguments["correct_bias"]  # Adam always corrects the bias
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
         if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
-            problems.attempt(_rename, arguments, alias, name, path)
+            arguments = problems.attempt(_rename, arguments, alias, name, entry.path) or arguments
+    return arguments, grouping
 
 
-def _require_learning_rates(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The learning rates of an entry of Muon by algorithm, to which factors by depth apply."""
-    learning_rates = {"muon": _require_learning_rate(arguments, path)}
+def _require_group_lr(constructor: Constructor, arguments: dict[str, Any], grouping: dict[str, Any], path: str) -> Any:
+    """The learning rate of the groups, to which factors by depth apply. For Muon with `matrices`, one by algorithm."""
+    learning_rate = _require_learning_rate(arguments, path)
+    if grouping.get("matrices") is None or not issubclass(constructor.cls, Muon):
+        return learning_rate
+    learning_rates = {"muon": learning_rate}
     for name in ALGORITHMS:
         if isinstance(arguments.get(name), Mapping):
             learning_rates[name] = _require_learning_rate(arguments[name], f"{path}.{name}")
@@ -308,7 +329,7 @@ def _require_learning_rates(arguments: Mapping[str, Any], path: str) -> dict[str
 
 
 def _require_learning_rate(arguments: Mapping[str, Any], path: str) -> Any:
-    """The learning rate of an entry, to which factors by depth apply."""
+    """The learning rate among these arguments."""
     for name in LEARNING_RATE:
         if arguments.get(name) is not None:
             return arguments[name]
@@ -333,7 +354,7 @@ def resolve_scheduler(value: object, path: str, clock: State | None) -> Spec | G
     if _is_object_or_function(value):
         return Given(path, value)
     if isinstance(value, OldLearningRate):
-        return resolve_learning_rate(value.value, "optimizer.learning_rate")
+        return resolve_learning_rate(value.value, "optimizer.learning_rate", clock)
     return _resolve_named(read_entry(read_numbers(value), path, SCHEDULER), clock)
 
 
@@ -344,7 +365,7 @@ def _resolve_named(entry: Entry, clock: State | None = None) -> Spec:
     is_schedule = issubclass(constructor.cls, Schedule)
     is_bound = is_schedule and entry.family is SCHEDULER  # and not a child
     if "tags" in arguments and "tags" not in parameters and (is_bound or TAGS in parameters):
-        _rename(arguments, "tags", TAGS, path)
+        arguments = _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if entry.is_phase and "total_iters" not in parameters:
         arguments.pop("total_iters", None)
@@ -389,7 +410,7 @@ def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
     return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 
 
-def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
+def resolve_learning_rate(learning_rate: Any, path: str, clock: State | None = None) -> Spec:
     """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
         return _resolve_named(Entry("ConstantLR", {"learning_rate": learning_rate}, path, LR))
@@ -400,11 +421,12 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
-        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR))
+        return _resolve_named(Entry(dicts[0].pop("scheduler"), dicts[0], path, LR), clock)
     main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
-    is_chained = lr_scheduler.ChainedLR in main_schedulers
-    children = [Entry(x.pop("scheduler"), x, f"{path}[{i}]", LR, is_phase=not is_chained) for i, x in enumerate(dicts)]
-    return _resolve_named(Entry("ChainedLR" if is_chained else "SequentialLR", {"schedulers": children}, path, LR))
+    name = "ChainedLR" if lr_scheduler.ChainedLR in main_schedulers else "SequentialLR"
+    is_phase = name == "SequentialLR"
+    children = [Entry(x.pop("scheduler"), x, f"{path}[{i}]", LR, is_phase) for i, x in enumerate(dicts)]
+    return _resolve_named(Entry(name, {"schedulers": children}, path, LR), clock)
 
 
 def has_time(value: object) -> bool:

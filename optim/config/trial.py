@@ -12,8 +12,8 @@ from torch import nn
 from timesched.run.horizon import State
 
 from .build import GroupedOptimizer, check_learning_rates, make_optimizer, make_schedulers
-from .read import CLOCK_KEYS
-from .resolve import TAGS, OptimizerSpec, Problems, Spec, resolve_config
+from .read import CLOCK_KEYS, TAGS
+from .resolve import OptimizerSpec, Problems, Spec, resolve_config
 
 
 @dataclass

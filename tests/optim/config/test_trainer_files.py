@@ -184,6 +184,17 @@ def test_weight_decay_schedulers_set_what_they_select():
         build(Decoder(), config({"AdamW": {"weight_decay": 0.1, "no_decay": True}}, {"LinearWD": DECAY}))
 
 
+def test_a_scheduler_may_set_weight_decay_that_a_rule_left_out():
+    entry = {"weight_decay": 0.1, "no_decay": True}
+    tagged = {"LinearWD": {**DECAY, "param_group_tags": "head"}}
+    rule = {"params": "lm_head*", "tags": "head", "weight_decay": 0.0}
+    decays = by_name(build(Decoder(), config({"AdamW": {**entry, "params": rule}}, tagged)).optimizer, "weight_decay")
+    assert decays["lm_head.weight"] == 0.1 and with_value(decays, 0.0) == NOT_DECAYING
+    norm = {"params": "ln_f*", "tags": "head"}  # `no_decay` excludes this parameter of the same group
+    with pytest.raises(ValueError, match="none because of 'no_decay'"):
+        build(Decoder(), config({"AdamW": {**entry, "params": [rule, norm]}}, tagged))
+
+
 # Learning rates
 
 
@@ -422,6 +433,13 @@ def test_the_old_form_without_a_schedule():
     scaled = {"optimizer_type": "AdamW", "learning_rate": 0.5, "adjust_learning_rate": {"embedding": 0.5}}
     optimizer, (scheduler,) = build(Decoder(), {"optimizer": scaled})
     assert type(scheduler) is lr_scheduler.ScalePerParamLR and sorted(values(optimizer)) == [0.25, 0.5]
+
+
+def test_the_clock_adds_lengths_of_different_units_in_the_old_form():
+    phases = [{**WARMUP, "total_iters": "100ba"}, {**DECAYING, "total_iters": "0.5dur"}, HALVED]
+    entry = {"optimizer_type": "SGD", "learning_rate": phases}
+    (scheduler,) = build(Decoder(), {"optimizer": entry, "max_duration": "400ba"}).schedulers
+    assert list(map(str, scheduler.milestones)) == ["100", "0.75dur"]
 
 
 # Whole files
