@@ -309,7 +309,7 @@ def _find_no_decay_groups(groups: Sequence[ParamGroup], model: Any, claims: Sequ
     apply_claims(parameters, claims)
     undecided = {parameter.name for parameter in parameters if "weight_decay" not in parameter.settings}
     without_decay = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay")) == 0}
-    return {i for i in without_decay if not undecided.isdisjoint(name for name, _ in groups[i]["params"])}
+    return {i for i in without_decay if not undecided.isdisjoint(dict(groups[i]["params"]))}
 
 
 def make_schedulers(plan: Plan, grouped: GroupedOptimizer) -> dict[str, Any]:
