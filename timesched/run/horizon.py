@@ -212,7 +212,8 @@ class Horizon:
         put(self, "_end", end)
         put(self, "_key", (end, factors, ratio))
         put(self, "usual_batch", _count_usual_batch(factors, None if end is None else end[1]))
-        if factors.batch_sizes is not None:  # the stages are placed on this horizon: only they are still missing
+        if factors.batch_sizes is not None:
+            # This horizon places the stages. It converts epochs to batches or tokens to samples, which reads no stages.
             stages = _Stages(self, factors.batch_sizes.entries)
             put(self, "conversion_factors", replace(factors, stages=stages))
 
