@@ -37,10 +37,11 @@ def test_the_demo(tmp_path: Path) -> None:
     assert re.findall(r"the LR of (\d+) of (\d+) batches", shown) == [("40", "40"), ("20", "20")]
     assert re.search(r"^ratio +batch +sample +token +fraction +LR$", shown, re.MULTILINE)
     assert re.search(r"^ +0\.5 +19 +152 +19456 +0\.973 +\d\.\d{4}e-04$", shown, re.MULTILINE)
-    # Each version of Python has its own text. In so short a run, not each model is better than the frequencies alone.
     losses = [float(loss) for loss in lines]
     assert losses[10] < losses[0] - 2 and losses[21] < losses[11] - 2
-    assert re.search(r"text: \S+ bits/byte, where .* alone give \S+", shown)
+    learned, baseline = re.findall(r"text: (\S+) bits/byte, where .* alone give (\S+)", shown)[0]
+    # The text comes with Python. In so short a run, the model of the text of Python 3.10 is still behind, by 0.05.
+    assert sys.version_info < (3, 11) or float(learned) < float(baseline)
 
 
 def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
