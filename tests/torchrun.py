@@ -62,7 +62,8 @@ def run_forked(
     words = [str(word) for word in command]
     environment = _with_checkout({**os.environ, **variables})
     if sys.platform != "linux":
-        return _run([sys.executable, *words], cwd, environment, timeout)
+        start = ["-m", "torch.distributed.run", *words[1:]] if words[0] == "torchrun" else words
+        return _run([sys.executable, *start], cwd, environment, timeout)
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(PRELOADED)  # read when the first script starts
     with tempfile.TemporaryDirectory() as folder:

@@ -176,7 +176,7 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss. Pass the closure to the optimizer of the model.")
-        # Not those of the buffers, which follow their module.
+        # The group of the buffers is left out: buffers follow their module.
         groups = [group for group in self.param_groups if group is not self._buffer_group]
         self.check_not_all_on_meta(all_parameters(groups))
         self._replace_moved_buffers()

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from timesched.run.horizon import Horizon
-from timesched.run.saved_clock import epochs_after
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit
 from timesched.time.value import Time
@@ -56,15 +55,17 @@ class Run:
 
     def state(self, batch: int, ssr: object = 1.0) -> Moment:
         """The state of the run when `batch` batches are done."""
+        epoch, in_epoch = divmod(batch, self.batches_per_epoch)
         horizon = self.horizon(ssr)
         samples = int(horizon.change(batch, TimeUnit.BATCH, TimeUnit.SAMPLE))
         timestamp = Timestamp(
             iteration=batch,
+            epoch=epoch,
             batch=batch,
             sample=samples,
             token=samples * self.tokens_per_sample,
+            batch_in_epoch=in_epoch,
             total_wct=datetime.timedelta(seconds=batch),
-            **epochs_after(batch, horizon),
         )
         return Moment(horizon, timestamp)
 
