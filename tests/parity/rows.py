@@ -6,6 +6,7 @@ unit at every ratio, since where it is not Composer truncates and we do not (tes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -132,6 +133,12 @@ def moments(ratio: float) -> Iterator[dict[str, int]]:
             fine = {"sample": max(4 * batch + off, 0), "token": max(40 * batch + off, 0)}
             epoch, batch_in_epoch = divmod(batch, BATCHES_PER_EPOCH)
             yield {"epoch": epoch, "batch": batch, "batch_in_epoch": batch_in_epoch, **fine}
+
+
+@functools.cache
+def timestamps(ratio: float) -> list[tuple[dict[str, int], ComposerTimestamp]]:
+    """The moments, each with Composer's timestamp, which takes longer to make than a schedule to evaluate."""
+    return [(counts, ComposerTimestamp(**counts)) for counts in moments(ratio)]
 
 
 def at(state: State, **counts: int) -> State:

@@ -21,11 +21,11 @@ from tests.parity.rows import (
     RATIOS,
     TABLE,
     at,
-    moments,
     moves_boundary,
     pair,
     scaled,
     state_of,
+    timestamps,
     variants,
 )
 
@@ -114,14 +114,15 @@ def test_values(name: str, ratio: float) -> None:
             if isinstance(reason, str):
                 assert call(ours, state, ratio) == reason, (given, unit)
                 continue
-            for i, counts in enumerate(moments(ratio)):
-                at(state, **counts)
+            is_compared = not moves_boundary(given, ratio)
+            for i, (counts, timestamp) in enumerate(timestamps(ratio)):
+                state.timestamp = timestamp
                 mine = ours(state, ratio)
                 if i % 5 == 0:
                     clock.timestamp = timesched.Timestamp(**counts)
                     assert ours(clock) == mine
                     assert ratio != 1.0 or ours(state) == mine
-                if not moves_boundary(given, ratio):
+                if is_compared:
                     assert abs(mine - theirs_at(theirs, state, ratio)) <= TOLERANCE, (given, unit, counts)
                     compared += 1
     assert compared > 1000
