@@ -1,13 +1,13 @@
 # The commands of a contributor. Environments are made when first needed, in the user's cache: see tools/env.py.
 #
-#   make test ARGS="-k warmup"        arguments for pytest (for demo: for the script)
+#   make test ARGS="-k warmup"        arguments for pytest (for demo: for the script), with all rows of these tests
 #   make test PYTHON=python3.12       the Python that the environments are made with
 
 SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-deep test-python test-trainers test-xla test-cuda docs dist lint bench clean
+.PHONY: help demo quick test test-all test-deep test-python test-trainers test-xla test-cuda docs dist lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -31,7 +31,8 @@ demo: ## train a small model with Composer on our schedules
 
 # Two workers of one thread each: more threads of torch would only fight each other. The newest torch goes
 # first, as its environment is there sooner. If one run fails, the other still runs.
-test: ## run all tests and doctests, on the newest torch and with Composer
+test: export TEST_ROWS ?= $(if $(ARGS),all,part)
+test: ## run the tests and doctests, on the newest torch and with Composer; one row in four of the slowest tests
 	@logs=$$(mktemp -d) || exit 1; trap 'rm -rf "$$logs"' EXIT; failed=0; summary=; \
 	for env in newest composer; do \
 	  printf '\n== tests in the environment "%s"\n' "$$env"; \
@@ -46,8 +47,11 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 quick: ## run the tests of what changed since main, without slow ones, in a minute
 	@$(PYENV) $(PYTHON) tools/quick.py $(ARGS)
 
-test-deep: ## the same with all cases, and up to 5,000 examples per property, new ones each time
-	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
+test-all: ## the same with all rows, as CI does
+	@$(MAKE) --no-print-directory test TEST_ROWS=all
+
+test-deep: ## the same with rows that are too slow for CI, and 5,000 new examples per property
+	@$(MAKE) --no-print-directory test-all HYPOTHESIS_PROFILE=deep
 
 # All tests run on Python 3.11; three minutes suffice for another Python, with 20 examples for a property.
 test-python: HYPOTHESIS_PROFILE = quick

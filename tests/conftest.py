@@ -12,10 +12,12 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from torch.torch_version import TorchVersion
 
+from tests.extent import IS_PART, choose_part
 from tools.adapters import TRAINERS
 
 HERE = Path(__file__).parent
@@ -64,10 +66,18 @@ settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000,
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IS_PART:
+        chosen = choose_part(item.nodeid for item in items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
+
+
 def pytest_report_header() -> str:
     if HAS_COMPOSER:
         suite = f"{', '.join(f'tests/{name}' for name in WITH_COMPOSER)}, Composer {version('mosaicml')}"
     else:
         left_out = " and ".join(f"tests/{name}" for name in NEEDS_COMPOSER)
         suite = f"suite without {left_out} (Composer is not installed)"
-    return f"timesched: {suite}, torch {version('torch')}"
+    rows = "one row in four of the tests with many rows; make test-all runs all of them" if IS_PART else "all rows"
+    return f"timesched: {suite}, torch {version('torch')}, {rows}"

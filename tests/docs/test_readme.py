@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import timesched
 from tests.docs.tables import DOCS, readme_code, rows
-from tests.optim.compiling import IS_DEEP
+from tests.extent import IS_DEEP
 from tests.optim.rows import NOT_IN_TORCH
 from timesched.testing import LawBroken, check_schedule_laws
 

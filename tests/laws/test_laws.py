@@ -23,7 +23,7 @@ WITH_BATCH_SIZES = ("unit", "ends", "purity", "one formula", "cost")
 
 
 def examples_of(law):
-    """How many examples a law gets. test-deep tries thousands; make test repeats the same few every time.
+    """How many examples a law gets. test-deep tries thousands; the others repeat the same few every time.
 
     With 12, 15, 20 and 25, the mistakes in test_broken.py are all caught; with 8 and 10, one is not.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +12,13 @@ from torch._dynamo.utils import counters
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from tests.extent import IS_DEEP
 from tests.optim.problems import assert_states_close, flat, give_gradients, values
 from tests.optim.rows import BY_ID, Row
 from tests.optim.signatures import MATRICES, NAMES
 
-IS_DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 # Functionalizes a graph as inductor does, without the minutes of a C++ compiler: two to three times the work of
-# "eager", which captures the graph and runs it. `make test-deep` functionalizes every graph, `make test` one of a kind.
+# "eager", which captures the graph and runs it. `make test-deep` functionalizes every graph, the other runs one of a kind.
 LOWERED = "aot_eager"
 BACKEND = LOWERED if IS_DEEP else "eager"
 # One row an optimizer in which all that is scheduled is a tensor, and the same with floats.

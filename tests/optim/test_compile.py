@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.compiling import BACKEND, HELD, IS_DEEP, LOWERED, PLAIN, by_hand, graphs, is_held, race, small
+from tests.extent import IS_DEEP
+from tests.optim.compiling import BACKEND, HELD, LOWERED, PLAIN, by_hand, graphs, is_held, race, small
 from tests.optim.problems import assert_close, differences, flat, ours, parameters, snapshot, values
 from tests.optim.rows import ROWS
 from tests.optim.signatures import MATRICES, NAMES

@@ -10,7 +10,7 @@ TIMEOUT = 900  # seconds; the launches take 60 to 120 on two cores
 
 
 def test_on_several_processes(tmp_path):
-    """One test, since all checks share the launches, and the second worker of `make test` would wait for them."""
+    """One test, since all checks share the launches, and the second worker of pytest would wait for them."""
     output = output_of_ranks([str(PROGRAM), str(tmp_path)], TIMEOUT)
     failures = []
     for world_size in CHECKS:

@@ -13,7 +13,8 @@ import optim
 import optim.precision.options
 from optim.precision.bits import join
 from tests.building import save_and_load
-from tests.optim.compiling import BACKEND, IS_DEEP, fresh, graphs
+from tests.extent import IS_DEEP
+from tests.optim.compiling import BACKEND, fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
 from tests.optim.signatures import NAMES

@@ -8,7 +8,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from tests.optim.compiling import IS_DEEP
+from tests.extent import IS_DEEP
 from tests.optim.problems import assert_close, differences, flat, give_gradients, snapshot
 from tests.optim.rows import FULLEST
 from tests.optim.signatures import NAMES

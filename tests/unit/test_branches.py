@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.building import sgd
-from tests.optim.compiling import IS_DEEP
+from tests.extent import IS_DEEP
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 PAGE = (Path(__file__).parents[2] / "docs" / "branches.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import timesched
 from tests.laws.rows import ROWS
-from tests.optim.compiling import IS_DEEP
+from tests.extent import IS_DEEP
 from timesched import *  # noqa: F403  # curves of many schedules are compiled
 from timesched.maths.curves import mix
 from timesched.maths.ops import exponential

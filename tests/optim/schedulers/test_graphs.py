@@ -8,7 +8,8 @@ import torch
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
-from tests.optim.compiling import BACKEND, IS_DEEP, by_hand, fresh, graphs
+from tests.extent import IS_DEEP
+from tests.optim.compiling import BACKEND, by_hand, fresh, graphs
 from tests.optim.schedulers.building import count, make, moved, one_group, optimizer, value
 from tests.optim.schedulers.rows import COSINE, EXAMPLES
 from tests.optim.schedulers.test_custom import Beta, CustomScheduler
