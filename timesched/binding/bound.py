@@ -212,7 +212,7 @@ class Bound:
 
     def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups, times their base values."""
-        if not self._target.write_at_once(value):
+        if not self._target.write_floats(value):
             values = [base_value * value for base_value in self._target.base_values]
             self._check_finite(values)
             self._target.write(values)

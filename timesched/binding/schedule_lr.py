@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from time import monotonic
 from typing import Any
 
 from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules, schedule_units
-from timesched.binding.fast_step import make_fast_step
+from timesched.binding.fast_step import FastStep, make_fast_step
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
@@ -72,7 +73,7 @@ class ScheduleLR(BoundLR):
     0.3 0.2 0.1 0.0
     """
 
-    _warning_depth = 4  # the step calls the step of `Bound`
+    _warning_depth = 5  # the step calls `_make_full_step`, which calls the step of `Bound`
     clock: Clock
 
     def __init__(
@@ -108,7 +109,7 @@ class ScheduleLR(BoundLR):
         if steps > 0:
             _check_initial_values(optimizer, tags)
             _start_after(clock, steps, step_unit)
-        self._fast_step: Callable[[Any], bool] | None = None  # the next step, if it can be like the last one
+        self._fast_step: FastStep | None = None  # None if the next step must be a full step
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
         warn_of_long_warmup(read_schedules(schedule), clock, None)
@@ -125,11 +126,31 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        is_plain = epoch is samples is tokens is None
-        if is_plain and self._fast_step is not None and self._fast_step(self):
-            return
-        if not is_plain:
-            self._check_arguments(epoch, samples, tokens)
+        clock, target, fast = self.clock, self._target, self._fast_step
+        timestamp, is_plain = clock.timestamp, epoch is samples is tokens is None
+        if (  # see fast_step.py
+            is_plain
+            and fast is not None
+            and timestamp is self._timestamp
+            and clock.horizon is fast.horizon
+            and clock._ticks_until_warning != 1
+            and target.is_ready()
+        ):
+            value = fast.function((timestamp._numbers[fast.count_index] + fast.batch_length,))
+            if target.write_floats(value):
+                now = monotonic()
+                microseconds = round((now - clock._last_tick_time) * 1e6)
+                clock._advance(timestamp.after_batch(fast.samples, fast.tokens, microseconds, fast.epoch_length), now)
+                self._timestamp = clock.timestamp
+                self._cursor.steps += 1
+                return
+        self._make_full_step(epoch, samples, tokens)
+        can_be_fast = is_plain and not self._counts_epochs and self._watch is None
+        self._fast_step = make_fast_step(self.schedule, clock) if can_be_fast else None
+
+    def _make_full_step(self, epoch: int | None, samples: Any, tokens: Any) -> None:
+        """Count, and write the next learning rate, with all checks. After an error nothing is counted."""
+        self._check_arguments(epoch, samples, tokens)
         clock = self.clock
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
@@ -144,7 +165,6 @@ class ScheduleLR(BoundLR):
             set_attributes(clock, dict(zip(TICKED, before)))
             raise
         self._timestamp = clock.timestamp
-        self._fast_step = make_fast_step(self) if is_plain and self._watch is None else None
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
@@ -168,7 +188,7 @@ class ScheduleLR(BoundLR):
             warnings.warn(
                 f"The clock of this ScheduleLR is at batch {batch}, and its steps have counted to batch {own}. Leave "
                 f"out clock.tick(): step() counts.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def refresh(self) -> None:
