@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -29,7 +28,6 @@ from timesched.time.value import Time, require_time
 from timesched.types import StateDict, Tags
 
 _PATH = "ScheduleLR.schedule"
-_ticked = attrgetter(*TICKED)
 
 
 class ScheduleLR(BoundLR):
@@ -154,7 +152,7 @@ class ScheduleLR(BoundLR):
         clock = self.clock
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
-        before = _ticked(clock)
+        before = {name: getattr(clock, name) for name in TICKED}
         try:
             if self._counts_epochs:
                 clock._tick_epoch()
@@ -162,7 +160,7 @@ class ScheduleLR(BoundLR):
                 clock.tick(samples, tokens)
             super().step()
         except BaseException:
-            set_attributes(clock, dict(zip(TICKED, before)))
+            set_attributes(clock, before)
             raise
         self._timestamp = clock.timestamp
 
