@@ -106,7 +106,7 @@ class Bound:
         self._begin()
 
     def _begin(self) -> None:
-        """Select the groups, write the first value and control the key. After an error no other scheduler is changed."""
+        """Select the groups, write the first value, control the key. After an error no other scheduler is changed."""
         # A load of the optimizer may have removed the initial values, which the earlier schedulers know.
         for owner in find_owners(self.optimizer):
             with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
