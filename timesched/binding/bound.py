@@ -112,8 +112,7 @@ class Bound:
             with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
                 owner._target.follow_groups()
         selection = self._target.extended_selection()
-        multiplies_lr = self.relative and self.key == "lr"
-        presumed_peak = find_presumed_peak(self.optimizer, selection) if multiplies_lr else None
+        presumed_peak = find_presumed_peak(self.optimizer, selection) if self.relative and self.key == "lr" else None
         value = self._value()
         self._adopt(selection, value)
         self._write(value)
@@ -434,8 +433,7 @@ class Bound:
 
     def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
-        identity = self._target.identity()
-        return all(state.get(name) == value for name, value in identity.items())
+        return all(state.get(name) == value for name, value in self._target.identity().items())
 
     def restore(self, contents: StateContents) -> None:
         """Continue from the contents that `read_state` returned. After an error nothing is changed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -12,18 +13,17 @@ from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules, schedule_units
-from timesched.binding.fast_step import FastStep, make_fast_step
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.hints import argument_hint, arguments_of
 from timesched.reading import find_schedule, read_schedule
 from timesched.run.clock import TICKED, Clock, set_attributes
-from timesched.run.horizon import BatchSizes, ConversionFactor
+from timesched.run.horizon import BatchSizes, ConversionFactor, Horizon
 from timesched.run.saved_clock import epochs_after
-from timesched.schedulers.schedule import ScheduleLike
-from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeUnit
+from timesched.schedulers.schedule import Schedule, ScheduleLike
+from timesched.time.timestamp import TOTALS, Timestamp
+from timesched.time.units import Counter, TimeUnit
 from timesched.time.value import Time, require_time
 from timesched.types import StateDict, Tags
 
@@ -107,7 +107,7 @@ class ScheduleLR(BoundLR):
         if steps > 0:
             _check_initial_values(optimizer, tags)
             _start_after(clock, steps, step_unit)
-        self._fast_step: FastStep | None = None  # None if the next step must be a full step
+        self._fast_step: _FastStep | None = None  # None if the next step must be a full step
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
         warn_of_long_warmup(read_schedules(schedule), clock, None)
@@ -126,7 +126,7 @@ class ScheduleLR(BoundLR):
         """
         clock, target, fast = self.clock, self._target, self._fast_step
         timestamp, is_plain = clock.timestamp, epoch is samples is tokens is None
-        if (  # see fast_step.py
+        if (  # a fast step: see below
             is_plain
             and fast is not None
             and timestamp is self._timestamp
@@ -144,7 +144,7 @@ class ScheduleLR(BoundLR):
                 return
         self._make_full_step(epoch, samples, tokens)
         can_be_fast = is_plain and not self._counts_epochs and self._watch is None
-        self._fast_step = make_fast_step(self.schedule, clock) if can_be_fast else None
+        self._fast_step = _make_fast_step(self.schedule, clock) if can_be_fast else None
 
     def _make_full_step(self, epoch: int | None, samples: Any, tokens: Any) -> None:
         """Count, and write the next learning rate, with all checks. After an error nothing is counted."""
@@ -196,6 +196,51 @@ class ScheduleLR(BoundLR):
 
     def __getstate__(self) -> StateDict:
         return {**vars(self), "_fast_step": None}
+
+
+# The fast step
+#
+# A full step ticks the clock, catches up with the parameter groups, evaluates the schedule, checks the value and writes
+# it. A fast step does the same in `ScheduleLR.step` itself, in half of the time: 2.7 against 5.5 microseconds. Whether
+# a step is fast is asked at three moments:
+#
+#     after a full step     _make_fast_step             A step counts a batch with known samples and tokens, the clock
+#                                                       sums nothing over ranks, and the schedule is of timesched and
+#                                                       reads one count: of batches, samples or tokens.
+#     before the next step  ScheduleLR.step             Nothing else has moved the clock, it has the same horizon, and
+#                                                       its tick warns of no missing step.
+#                           GroupTarget.is_ready        The scheduler may write, into the same dicts as before.
+#     at the value          GroupTarget.write_floats    The groups have floats, and the new values are finite.
+#
+# If one answer is no, the step is a full step, which also finds what is wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class _FastStep:
+    """What the next steps of a `ScheduleLR` have in common, as long as the clock has this horizon."""
+
+    horizon: Horizon
+    function: Callable[[tuple[int]], Any]  # the schedule: a function of the one count that it reads
+    count_index: int  # where this count is in the numbers of a timestamp
+    batch_length: int  # in this count
+    samples: int  # of a batch
+    tokens: int  # of a batch
+    epoch_length: int | None  # in batches
+
+
+def _make_fast_step(schedule: Any, clock: Clock) -> _FastStep | None:
+    """The fast step of a schedule on a clock that counts batches; None if each step must be a full step."""
+    usual_batch = clock.horizon.usual_batch
+    if usual_batch is None or clock.process_group not in (None, False) or not isinstance(schedule, Schedule):
+        return None
+    resolution, (samples, tokens) = schedule._resolution(clock), usual_batch
+    lengths: dict[Counter, int] = {TimeUnit.BATCH: 1, TimeUnit.SAMPLE: samples, TimeUnit.TOKEN: tokens}
+    counter = resolution.counters[0] if len(resolution.counters) == 1 else None
+    if counter is None or not lengths.get(counter):
+        return None
+    return _FastStep(
+        clock.horizon, resolution.function, TOTALS[counter], lengths[counter], samples, tokens, clock.dataloader_len
+    )
 
 
 # The arguments

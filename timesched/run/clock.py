@@ -30,9 +30,10 @@ TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_tic
 #
 #     binding/bound.py         _add_listener, _listeners    the clock refreshes its schedulers after a move
 #     binding/schedule_lr.py   _tick_epoch, TICKED          a step counts, and after an error undoes the tick
-#     binding/fast_step.py     _advance and two of TICKED   the same count, at once
-#     binding/cursor.py        _read_state, _go_to_clock    a load moves the clock to the moment of a saved scheduler
-#     integrations             _set_epochs, _go_to_clock    a Trainer has epochs of its own
+#                              _advance and two of TICKED   a fast step counts at once
+#     binding/cursor.py        _read_state                  a load moves the clock to the moment of a saved scheduler
+#     integrations             _set_epochs                  a Trainer has epochs of its own
+#     the last two             _explicit_units              `go_to` gets them from the clock of the saved scheduler
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
@@ -374,10 +375,6 @@ class Clock:
         self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = monotonic()
         self._expect_step()
-
-    def _go_to_clock(self, other: Clock) -> None:
-        """Continue from the moment of another clock."""
-        self.go_to(other.timestamp, other._explicit_units)
 
     def _set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as

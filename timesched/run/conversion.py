@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -93,22 +92,20 @@ class Stages:
     """The positions in one run where the batch size changes: the first batch that begins at or after each threshold.
 
     Positions are in whole batches and samples from the start of the run. `sizes`: the batch size at the start, and
-    after each of the `thresholds`, which are counts with their counters.
+    after each of the `thresholds`. A threshold is a position on the run. It is converted between epochs and batches, or
+    tokens and samples, which needs no stages.
     """
 
     __slots__ = ("_batches", "_samples", "_sizes")
 
-    def __init__(
-        self, factors: ConversionFactors, sizes: Sequence[int], thresholds: Sequence[tuple[Exact, Counter]]
-    ) -> None:
+    def __init__(self, factors: ConversionFactors, sizes: list[int], thresholds: list[tuple[Exact, Counter]]) -> None:
         batch, sample = 0, 0
         self._batches, self._samples, self._sizes = [batch], [sample], sizes
         for size, (count, counter) in zip(sizes, thresholds):
             if unit_of(counter) in _UNIT_CHAIN[:2]:
                 batches = math.ceil(factors.convert(count, unit_of(counter), TimeUnit.BATCH)) - batch
             else:
-                samples = factors.convert(count, unit_of(counter), TimeUnit.SAMPLE) - sample
-                batches = math.ceil(Fraction(samples) / size)
+                batches = math.ceil(Fraction(factors.convert(count, unit_of(counter), TimeUnit.SAMPLE) - sample) / size)
             batches = max(batches, 0)  # one batch may pass several thresholds
             batch, sample = batch + batches, sample + batches * size
             self._batches.append(batch)
