@@ -210,7 +210,10 @@ class Bound:
     # The groups: the same as before, in new dicts, or more of them
 
     def catch_up(self) -> None:
-        """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
+        """Follow the optimizer's groups, and select those that were added. Raises `ValueError` where `step` does.
+
+        It does nothing if the groups are the same dicts as before.
+        """
         if self._target.is_ready():
             return
         self._check_may_write()

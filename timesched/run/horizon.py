@@ -1,4 +1,8 @@
-"""Horizon: the facts about a run as a whole. It converts units and applies the scale-schedule ratio."""
+"""Horizon: the facts about a run as a whole. It converts units and applies the scale-schedule ratio.
+
+A time, such as '0.3dur' or '10ep', is placed on the run: it becomes a position, which is an exact count from the start,
+and the counter that reaches it. All conversions are arithmetic on such counts, which is in conversion.py.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +83,8 @@ class BatchSizes:
 #     convert(time, unit)     time -> time in another unit                nothing                    at the start
 #     add(one, other)         times -> their sum, a time                  nothing                    `other` at `one`
 #
-# `change` does its arithmetic with `ConversionFactors.convert`. Only under a batch-size schedule does it matter where
-# a length begins.
+# `change` does its arithmetic with `ConversionFactors.convert` (conversion.py). Only under a batch-size schedule does it
+# matter where a length begins.
 class Horizon:
     """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
@@ -136,7 +140,7 @@ class Horizon:
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "conversion_factors", factors)
-        end = None if length is None else self._count_and_counter(length.exact, length.unit)
+        end = None if length is None else self._position_of(length.exact, length.unit)
         put(self, "_end", end)
         put(self, "_key", (end, factors, ratio))
         put(self, "usual_batch", factors.usual_batch(None if end is None else end[1]))
@@ -220,7 +224,7 @@ class Horizon:
         if unit is TimeUnit.DURATION:
             length, counter = self._require_end(time)
             return number * length, counter
-        count, counter = self._count_and_counter(number, unit)
+        count, counter = self._position_of(number, unit)
         return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: Counter, new: Counter, start: Position | None = None) -> Exact:
@@ -316,7 +320,7 @@ class Horizon:
             raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
         return self._end
 
-    def _count_and_counter(self, count: Exact, unit: TimeUnit) -> Position:
+    def _position_of(self, count: Exact, unit: TimeUnit) -> Position:
         """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
         length = self.batches_per_epoch
         if unit is TimeUnit.EPOCH and length is not None:
