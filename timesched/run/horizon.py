@@ -83,8 +83,8 @@ class BatchSizes:
 #     convert(time, unit)     time -> time in another unit                nothing                    at the start
 #     add(one, other)         times -> their sum, a time                  nothing                    `other` at `one`
 #
-# `change` does its arithmetic with `ConversionFactors.convert` (conversion.py). Only under a batch-size schedule does it
-# matter where a length begins.
+# `change` does its arithmetic with `ConversionFactors.convert`, in conversion.py. Only under a batch-size schedule does
+# it matter where a length begins.
 class Horizon:
     """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
