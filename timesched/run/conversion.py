@@ -105,7 +105,8 @@ class Stages:
             if unit_of(counter) in _UNIT_CHAIN[:2]:
                 batches = math.ceil(factors.convert(count, unit_of(counter), TimeUnit.BATCH)) - batch
             else:
-                batches = math.ceil(Fraction(factors.convert(count, unit_of(counter), TimeUnit.SAMPLE) - sample) / size)
+                samples = factors.convert(count, unit_of(counter), TimeUnit.SAMPLE) - sample
+                batches = math.ceil(Fraction(samples) / size)
             batches = max(batches, 0)  # one batch may pass several thresholds
             batch, sample = batch + batches, sample + batches * size
             self._batches.append(batch)

@@ -149,6 +149,8 @@ class Horizon:
             thresholds = [self.place(time) for time, _ in factors.batch_sizes.entries[1:]]
             put(self, "conversion_factors", replace(factors, stages=Stages(factors, sizes, thresholds)))
 
+    # A horizon of a state, and of the same run with a change
+
     @classmethod
     def of(cls, state: Horizon | State, ssr: float | None = None) -> Horizon:
         """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
@@ -212,6 +214,8 @@ class Horizon:
         """Tokens in one sample, or None."""
         return self.conversion_factors.tokens_per_sample
 
+    # Converting: see the table above
+
     def place(self, time: Time | str, scale: bool = True) -> Position:
         """The position of a schedule's time on this run: an exact count, and the counter that reaches it.
 
@@ -220,12 +224,24 @@ class Horizon:
         a `dur` when the run's length is not known.
         """
         time = Time.from_input(time)
-        number, unit = time.exact, time.unit
-        if unit is TimeUnit.DURATION:
+        if time.unit is TimeUnit.DURATION:
             length, counter = self._require_end(time)
-            return number * length, counter
-        count, counter = self._position_of(number, unit)
+            return time.exact * length, counter
+        count, counter = self._position_of(time.exact, time.unit)
         return (count * self._ratio if scale else count), counter
+
+    def _require_end(self, time: Time | str = "1.0dur") -> Position:
+        """The end of the run. Raises `ValueError` if it is not known: `time` needs it."""
+        if self._end is None:
+            raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
+        return self._end
+
+    def _position_of(self, count: Exact, unit: TimeUnit) -> Position:
+        """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
+        length = self.batches_per_epoch
+        if unit is TimeUnit.EPOCH and length is not None:
+            return count * length, EpochCounter(length)
+        return count, unit
 
     def change(self, count: Exact, old: Counter, new: Counter, start: Position | None = None) -> Exact:
         """An exact count of one unit or counter as an exact count of another.
@@ -297,6 +313,8 @@ class Horizon:
         end = self.after(self.change(*self.place(one), unit), unit, other)
         return Time._make(Fraction(end) / divisor, sum_unit)
 
+    # Before the end, and after it
+
     def progress(self, timestamp: object) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; above 1 after the end.
 
@@ -314,18 +332,7 @@ class Horizon:
         except ValueError:
             return False
 
-    def _require_end(self, time: Time | str = "1.0dur") -> Position:
-        """The end of the run. Raises `ValueError` if it is not known: `time` needs it."""
-        if self._end is None:
-            raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
-        return self._end
-
-    def _position_of(self, count: Exact, unit: TimeUnit) -> Position:
-        """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
-        length = self.batches_per_epoch
-        if unit is TimeUnit.EPOCH and length is not None:
-            return count * length, EpochCounter(length)
-        return count, unit
+    # An immutable record, which is equal to another by what `_key` has
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
