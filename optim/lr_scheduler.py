@@ -78,7 +78,7 @@ class LRScheduler(Scheduler):
 
     _get_closed_form_lr = Scheduler._get_closed_form
 
-    def _accept_groups(self) -> None:
+    def _review_groups(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still wrap the scheduler."""
         groups = self.optimizer.param_groups
         losing = [i for i in self.indices if loses_learning_rate_factor(groups[i])]

@@ -43,14 +43,15 @@ OnChange = Literal["same", "new"]
 
 # These methods run, in this order:
 #
-#     a scheduler is made             _take_control     write the first value into the groups with the tags
-#                                     _take_ownership   control their key
-#                                     _accept_groups    a subclass may refuse the groups
+#     a scheduler is made             _begin            select the groups with the tags, and write the first value
+#                                     _take_ownership   control their key: earlier schedulers of it are released
+#                                     _review_groups    a subclass may refuse the groups
 #     step(), or refresh()            catch_up          nothing, if the groups are the same dicts as before
 #                                     _write            write the present value
-#     the groups have changed:        catch_up
-#       new dicts, after a load         _follow_groups        and a check that they are the same groups
-#       groups were added               _add_new_groups       with a value that is finite, and with one scheduler each
+#     the groups have changed:        catch_up          refuse if it may not write
+#       in a graph                      _check_graph         refuse what a graph cannot do
+#       new dicts, after a load         GroupTarget          follow the groups, if they have the same parameters
+#       groups were added               _add_new_groups      select those with the tags, as _begin does
 #     load_state_dict(state)          read_state        refuse a state that does not fit, before anything is changed
 #                                     restore           set the base values and the steps, or the clock
 #                                     refresh           with a clock, the clock calls it on all its schedulers
@@ -102,16 +103,16 @@ class Bound:
         self._cursor = make_cursor(clock, steps)
         self._evaluator = Evaluator(schedule, clock, ssr)
         self._watch: Watch | None = None  # until the second step
-        self._take_control()
+        self._begin()
 
-    def _take_control(self) -> None:
-        """Write the first value into the selected groups. After an error no other scheduler is changed."""
+    def _begin(self) -> None:
+        """Select the groups, write the first value, control the key. After an error no other scheduler is changed."""
+        # A load of the optimizer may have removed the initial values, which the earlier schedulers know.
         for owner in find_owners(self.optimizer):
             with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
-                owner._target.follow_groups()  # and write the initial values that a load of the optimizer has removed
+                owner._target.follow_groups()
         selection = self._target.extended_selection()
-        multiplies_lr = self.relative and self.key == "lr"
-        presumed_peak = find_presumed_peak(self.optimizer, selection) if multiplies_lr else None
+        presumed_peak = find_presumed_peak(self.optimizer, selection) if self.relative and self.key == "lr" else None
         value = self._value()
         self._adopt(selection, value)
         self._write(value)
@@ -171,48 +172,9 @@ class Bound:
         if self._watch is not None:
             self._watch.note_refresh(self._target)
 
-    def catch_up(self) -> None:
-        """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
-        if not self._target.is_ready():
-            self._follow_groups()
-            self._add_new_groups()
-            if self._target.may_be_lazy and not is_compiling():  # its device may have the parameters
-                self.hold_tensors()
-
-    def _follow_groups(self) -> None:
-        """Follow the selected groups into new dicts of the optimizer; in a graph, the groups must be the same.
-
-        Raises `ValueError` if it may not write, or if its groups were removed or replaced.
-        """
-        self._check_may_write()
-        if is_compiling():
-            self._check_graph()
-        else:
-            self._target.follow_groups()
-
-    def _check_may_write(self) -> None:
-        """Raise `ValueError` if it may not write: see `refusal`."""
-        if self.refusal is not None:
-            reason = self.refusal.value.format(cause=self._target.cause)
-            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {reason}")
-
-    def _check_graph(self) -> None:
-        """Raise `RuntimeError` if a graph cannot evaluate the schedule, or cannot write the value."""
-        if self.clock is not None:
-            check_not_in_graph(
-                "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
-                "compiled function: the group's tensor is updated in place, so nothing is compiled again."
-            )
-        check_compiler()
-        if type(self._cursor.steps) is int or len(self._target.tensors()) < len(self.indices):
-            raise RuntimeError(  # a Python number would be a constant in the graph
-                f"{type(self).__name__}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. "
-                f"Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
-            )
-
     def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups, times their base values."""
-        if not self._target.write_at_once(value):
+        if not self._target.write_floats(value):
             values = [base_value * value for base_value in self._target.base_values]
             self._check_finite(values)
             self._target.write(values)
@@ -244,6 +206,111 @@ class Bound:
         from timesched.drawing.svg import notebook_html
 
         return notebook_html(self, lambda: sources(self))
+
+    # The groups: the same as before, in new dicts, or more of them
+
+    def catch_up(self) -> None:
+        """Follow the optimizer's groups, and select those that were added. Raises `ValueError` where `step` does.
+
+        It does nothing if the groups are the same dicts as before.
+        """
+        if self._target.is_ready():
+            return
+        self._check_may_write()
+        if is_compiling():
+            self._check_graph()
+            return
+        self._target.follow_groups()
+        self._add_new_groups()
+        if self._target.may_be_lazy:  # its device may have the parameters
+            self.hold_tensors()
+
+    def _check_may_write(self) -> None:
+        """Raise `ValueError` if it may not write: see `refusal`."""
+        if self.refusal is not None:
+            reason = self.refusal.value.format(cause=self._target.cause)
+            raise ValueError(f"{type(self).__name__}.key={self.key!r}: {self._describe()} {reason}")
+
+    def _check_graph(self) -> None:
+        """Raise `RuntimeError` if a graph cannot evaluate the schedule, or cannot write the value into these groups."""
+        if self.clock is not None:
+            check_not_in_graph(
+                "A scheduler that follows a clock reads it on the host. Call step() or refresh() outside of the "
+                "compiled function: the group's tensor is updated in place, so nothing is compiled again."
+            )
+        check_compiler()
+        if type(self._cursor.steps) is int or len(self._target.tensors()) < len(self.indices):
+            raise RuntimeError(  # a Python number would be a constant in the graph
+                f"{type(self).__name__}.key={self.key!r}: in a graph the value must be a tensor, and it is a number. "
+                f"Call optimizer.hold_tensors() first, or pass lr=torch.tensor(0.1) to an optimizer of torch."
+            )
+        if self._target.has_new_groups():
+            check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
+
+    def _add_new_groups(self) -> None:
+        """Select the groups that were added to the optimizer after the scheduler was made, if any."""
+        if self._target.has_new_groups():
+            self._check_single_owner()
+            self._adopt(self._target.extended_selection(), self._value())
+            self._review_groups()
+            self._check_may_write()  # since a subclass may have refused the groups
+
+    def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
+        """Write into these groups from now on. Raises `ValueError` before, if `value` gives one no finite number."""
+        self._check_finite([selected.base_value * value for selected in selection])
+        self._target.adopt(selection)
+        self.hold_tensors()
+
+    def _check_single_owner(self) -> None:
+        """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
+        for other in find_owners(self.optimizer):
+            indices = set() if other is self else self._target.shared_indices(other._target)
+            if indices:
+                raise ValueError(
+                    f"key={self.key!r}: the new parameter group {min(indices)} has tags of two schedulers, "
+                    f"{self._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
+                )
+
+    def _review_groups(self) -> None:
+        """A subclass may refuse the groups that were selected, with `GroupTarget.refuse`."""
+
+    def hold_tensors(self) -> None:
+        """Count in a tensor if the values are tensors. The optimizer's own `hold_tensors()` calls this.
+
+        On a lazy device (XLA) the hyperparameters of optim's optimizers become tensors here. Otherwise each new number
+        would be a constant, and each constant needs a new graph.
+        """
+        self._target.hold_tensors()
+        tensors = self._target.tensors() if self.clock is None else []
+        if tensors:
+            self._watch = None  # a graph may count the steps
+            self._cursor.hold_tensor(tensors[0].device)
+
+    # The owner of the key
+
+    def _take_ownership(self) -> None:
+        """Control the key in the selected groups. An earlier scheduler of any of them may not write any more.
+
+        A copy of a scheduler that may not write takes nothing.
+        """
+        if self.refusal is not None:
+            return
+        for other in add_scheduler(self):
+            if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(self._target):
+                other._release(Refusal.SUPERSEDED, self._describe())  # each error names the present owner
+        if isinstance(self.clock, Clock):
+            self.clock._add_listener(self)
+        self._review_groups()
+
+    def _release(self, refusal: Refusal, cause: str = "") -> None:
+        """Write no more, and leave the clock."""
+        self._target.refuse(refusal, cause)
+        if isinstance(self.clock, Clock):
+            self.clock._listeners.discard(self)
+
+    def unbind(self) -> None:
+        """Release the key: this scheduler writes no more. The groups keep their present values."""
+        self._release(self.refusal or Refusal.UNBOUND, self._target.cause)
 
     # The values that the groups hold
 
@@ -306,72 +373,6 @@ class Bound:
     # As torch counts. Some training loops add to it, which has no effect here.
     _step_count: Any = property(lambda self: int(self._cursor.steps) + 1, lambda self, count: None)
 
-    def hold_tensors(self) -> None:
-        """Count in a tensor if the values are tensors. The optimizer's own `hold_tensors()` calls this.
-
-        On a lazy device (XLA) the hyperparameters of optim's optimizers become tensors here. Otherwise each new number
-        would be a constant, and each constant needs a new graph.
-        """
-        self._target.hold_tensors()
-        tensors = self._target.tensors() if self.clock is None else []
-        if tensors:
-            self._watch = None  # a graph may count the steps
-            self._cursor.hold_tensor(tensors[0].device)
-
-    # The groups and the owner
-
-    def _add_new_groups(self) -> None:
-        """Select the groups that were added to the optimizer after the scheduler was made, if any."""
-        if self._target.has_new_groups():
-            check_not_in_graph("Parameter groups were added. Call step() once outside of the compiled function.")
-            self._check_single_owner()
-            self._adopt(self._target.extended_selection(), self._value())
-            self._accept_groups()
-            self._check_may_write()  # since a subclass may have refused the groups
-
-    def _adopt(self, selection: list[SelectedGroup], value: Any) -> None:
-        """Write into these groups from now on. Raises `ValueError` before, if `value` gives one no finite number."""
-        self._check_finite([selected.base_value * value for selected in selection])
-        self._target.adopt(selection)
-        self.hold_tensors()
-
-    def _check_single_owner(self) -> None:
-        """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
-        for other in find_owners(self.optimizer):
-            indices = set() if other is self else self._target.shared_indices(other._target)
-            if indices:
-                raise ValueError(
-                    f"key={self.key!r}: the new parameter group {min(indices)} has tags of two schedulers, "
-                    f"{self._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
-                )
-
-    def _accept_groups(self) -> None:
-        """A subclass may refuse the groups that were selected, with `GroupTarget.refuse`."""
-
-    def _take_ownership(self) -> None:
-        """Control the key in the selected groups. An earlier scheduler of any of them may not write any more.
-
-        A copy of a scheduler that may not write takes nothing.
-        """
-        if self.refusal is not None:
-            return
-        for other in add_scheduler(self):
-            if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(self._target):
-                other._release(Refusal.SUPERSEDED, self._describe())  # each error names the present owner
-        if isinstance(self.clock, Clock):
-            self.clock._add_listener(self)
-        self._accept_groups()
-
-    def _release(self, refusal: Refusal, cause: str = "") -> None:
-        """Write no more, and leave the clock."""
-        self._target.refuse(refusal, cause)
-        if isinstance(self.clock, Clock):
-            self.clock._listeners.discard(self)
-
-    def unbind(self) -> None:
-        """Release the key: this scheduler writes no more. The groups keep their present values."""
-        self._release(self.refusal or Refusal.UNBOUND, self._target.cause)
-
     # The calls of the clock: these, and `refresh`
 
     def was_never_stepped(self) -> bool:
@@ -421,7 +422,8 @@ class Bound:
 
     def read_state(self, state: StateDict) -> StateContents:
         """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
-        self._follow_groups()
+        self._check_may_write()
+        self._target.follow_groups()
         name, target, cursor = type(self).__name__, self._target, self._cursor
         check_saved_state(state, name, target.identity(), self.relative)
         base_values = target.read_base_values(state["base"], name) if self.relative else None
@@ -434,8 +436,7 @@ class Bound:
 
     def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
-        identity = self._target.identity()
-        return all(state.get(name) == value for name, value in identity.items())
+        return all(state.get(name) == value for name, value in self._target.identity().items())
 
     def restore(self, contents: StateContents) -> None:
         """Continue from the contents that `read_state` returned. After an error nothing is changed."""
@@ -449,6 +450,7 @@ class Bound:
             if cursor.clock is None:
                 self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
         except BaseException:
+            # The clock went back by itself, and its schedulers wrote: this one with the base values of the state.
             cursor.set_steps(steps)
             target.set_base_values(base_values)
             self.refresh()

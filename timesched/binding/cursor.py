@@ -92,7 +92,7 @@ class ClockCursor(StepCursor):
 
     def load(self, moment: StepCursor) -> None:
         super().load(moment)
-        self.clock._go_to_clock(moment.clock)  # and refresh all schedulers on it
+        self.clock.go_to(moment.clock.timestamp, moment.clock._explicit_units)  # and refresh all schedulers on it
 
 
 def make_cursor(clock: State | None, steps: int) -> StepCursor:

@@ -5,30 +5,29 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from torch.optim import Optimizer
 
 from timesched.binding.bound import BoundLR, OnChange
 from timesched.binding.evaluation import read_schedules, schedule_units
-from timesched.binding.fast_step import make_fast_step
 from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.hints import argument_hint, arguments_of
 from timesched.reading import find_schedule, read_schedule
 from timesched.run.clock import TICKED, Clock, set_attributes
-from timesched.run.horizon import BatchSizes, ConversionFactor
+from timesched.run.horizon import BatchSizes, ConversionFactor, Horizon
 from timesched.run.saved_clock import epochs_after
-from timesched.schedulers.schedule import ScheduleLike
-from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeUnit
+from timesched.schedulers.schedule import Schedule, ScheduleLike
+from timesched.time.timestamp import TOTALS, Timestamp
+from timesched.time.units import Counter, TimeUnit
 from timesched.time.value import Time, require_time
 from timesched.types import StateDict, Tags
 
 _PATH = "ScheduleLR.schedule"
-_ticked = attrgetter(*TICKED)
 
 
 class ScheduleLR(BoundLR):
@@ -72,7 +71,7 @@ class ScheduleLR(BoundLR):
     0.3 0.2 0.1 0.0
     """
 
-    _warning_depth = 4  # the step calls the step of `Bound`
+    _warning_depth = 5  # the step calls `_make_full_step`, which calls the step of `Bound`
     clock: Clock
 
     def __init__(
@@ -108,7 +107,7 @@ class ScheduleLR(BoundLR):
         if steps > 0:
             _check_initial_values(optimizer, tags)
             _start_after(clock, steps, step_unit)
-        self._fast_step: Callable[[Any], bool] | None = None  # the next step, if it can be like the last one
+        self._fast_step: _FastStep | None = None  # None if the next step must be a full step
         self._timestamp = clock.timestamp  # after its last step
         self._has_warned_of_ticks = False
         warn_of_long_warmup(read_schedules(schedule), clock, None)
@@ -125,15 +124,35 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        is_plain = epoch is samples is tokens is None
-        if is_plain and self._fast_step is not None and self._fast_step(self):
-            return
-        if not is_plain:
-            self._check_arguments(epoch, samples, tokens)
+        clock, target, fast = self.clock, self._target, self._fast_step
+        timestamp, is_plain = clock.timestamp, epoch is samples is tokens is None
+        if (  # a fast step: see below
+            is_plain
+            and fast is not None
+            and timestamp is self._timestamp
+            and clock.horizon is fast.horizon
+            and clock._ticks_until_warning != 1
+            and target.is_ready()
+        ):
+            value = fast.function((timestamp._numbers[fast.count_index] + fast.batch_length,))
+            if target.write_floats(value):
+                now = monotonic()
+                microseconds = round((now - clock._last_tick_time) * 1e6)
+                clock._advance(timestamp.after_batch(fast.samples, fast.tokens, microseconds, fast.epoch_length), now)
+                self._timestamp = clock.timestamp
+                self._cursor.steps += 1
+                return
+        self._make_full_step(epoch, samples, tokens)
+        can_be_fast = is_plain and not self._counts_epochs and self._watch is None
+        self._fast_step = _make_fast_step(self.schedule, clock) if can_be_fast else None
+
+    def _make_full_step(self, epoch: int | None, samples: Any, tokens: Any) -> None:
+        """Count, and write the next learning rate, with all checks. After an error nothing is counted."""
+        self._check_arguments(epoch, samples, tokens)
         clock = self.clock
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
-        before = _ticked(clock)
+        before = {name: getattr(clock, name) for name in TICKED}
         try:
             if self._counts_epochs:
                 clock._tick_epoch()
@@ -141,10 +160,9 @@ class ScheduleLR(BoundLR):
                 clock.tick(samples, tokens)
             super().step()
         except BaseException:
-            set_attributes(clock, dict(zip(TICKED, before)))
+            set_attributes(clock, before)
             raise
         self._timestamp = clock.timestamp
-        self._fast_step = make_fast_step(self) if is_plain and self._watch is None else None
 
     def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
@@ -168,7 +186,7 @@ class ScheduleLR(BoundLR):
             warnings.warn(
                 f"The clock of this ScheduleLR is at batch {batch}, and its steps have counted to batch {own}. Leave "
                 f"out clock.tick(): step() counts.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def refresh(self) -> None:
@@ -178,6 +196,51 @@ class ScheduleLR(BoundLR):
 
     def __getstate__(self) -> StateDict:
         return {**vars(self), "_fast_step": None}
+
+
+# The fast step
+#
+# A full step ticks the clock, catches up with the parameter groups, evaluates the schedule, checks the value and writes
+# it. A fast step does the same in `ScheduleLR.step` itself, in half of the time: 2.7 against 5.5 microseconds. Whether
+# a step is fast is asked at three moments:
+#
+#     after a full step     _make_fast_step             A step counts a batch with known samples and tokens, the clock
+#                                                       sums nothing over ranks, and the schedule is of timesched and
+#                                                       reads one count: of batches, samples or tokens.
+#     before the next step  ScheduleLR.step             Nothing else has moved the clock, it has the same horizon, and
+#                                                       its tick warns of no missing step.
+#                           GroupTarget.is_ready        The scheduler may write, into the same dicts as before.
+#     at the value          GroupTarget.write_floats    The groups have floats, and the new values are finite.
+#
+# If one answer is no, the step is a full step, which also finds what is wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class _FastStep:
+    """What the next steps of a `ScheduleLR` have in common, as long as the clock has this horizon."""
+
+    horizon: Horizon
+    function: Callable[[tuple[int]], Any]  # the schedule: a function of the one count that it reads
+    count_index: int  # where this count is in the numbers of a timestamp
+    batch_length: int  # in this count
+    samples: int  # of a batch
+    tokens: int  # of a batch
+    epoch_length: int | None  # in batches
+
+
+def _make_fast_step(schedule: Any, clock: Clock) -> _FastStep | None:
+    """The fast step of a schedule on a clock that counts batches; None if each step must be a full step."""
+    usual_batch = clock.horizon.usual_batch
+    if usual_batch is None or clock.process_group not in (None, False) or not isinstance(schedule, Schedule):
+        return None
+    resolution, (samples, tokens) = schedule._resolution(clock), usual_batch
+    lengths: dict[Counter, int] = {TimeUnit.BATCH: 1, TimeUnit.SAMPLE: samples, TimeUnit.TOKEN: tokens}
+    counter = resolution.counters[0] if len(resolution.counters) == 1 else None
+    if counter is None or not lengths.get(counter):
+        return None
+    return _FastStep(
+        clock.horizon, resolution.function, TOTALS[counter], lengths[counter], samples, tokens, clock.dataloader_len
+    )
 
 
 # The arguments

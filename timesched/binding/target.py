@@ -89,7 +89,10 @@ class GroupTarget:
         groups = self.optimizer.param_groups
         if self.refusal is not None or self.may_be_lazy or len(groups) != self.known_count or is_compiling():
             return False
-        return all(groups[selected.index] is selected.group for selected in self.selected)
+        for selected in self.selected:  # noqa: SIM110 (all() would make a call for each group, in each step)
+            if groups[selected.index] is not selected.group:
+                return False
+        return True
 
     def refuse(self, refusal: Refusal, cause: str = "") -> None:
         """Let the scheduler write no more. `cause` is for the text of the error."""
@@ -221,24 +224,19 @@ class GroupTarget:
         groups = [selected.group for selected in self.selected]
         return [(group, None if self.may_be_lazy else self.key.read_on_host(group)) for group in groups]
 
-    def write_at_once(self, value: Any) -> bool:
-        """Write a float of the schedule times the base values, if `is_ready`, into floats, and if all are finite.
+    def write_floats(self, value: Any) -> bool:
+        """Write a float of the schedule times the base values, if the groups have floats, and if all are finite.
 
-        Otherwise it writes nothing, and returns False. It asks what `is_ready` asks by itself, to be fast.
+        Otherwise nothing is written, and the result is False. `write` writes the same numbers, and any others.
         """
         groups, key = self.optimizer.param_groups, self.key.key
-        if self.refusal is not None or self.may_be_lazy or len(groups) != self.known_count or is_compiling():
-            return False
         if type(value) is not float:
             return False
         for selected in self.selected:
-            group = selected.group
-            if groups[selected.index] is not group or type(group[key]) is not float:
-                return False
-            if not -inf < selected.base_value * value < inf:
+            if type(groups[selected.index][key]) is not float or not -inf < selected.base_value * value < inf:
                 return False
         for selected in self.selected:
-            selected.group[key] = selected.base_value * value
+            groups[selected.index][key] = selected.base_value * value
         return True
 
     def write(self, values: Sequence[Any]) -> None:

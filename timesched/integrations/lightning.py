@@ -215,7 +215,7 @@ class _CountingCallback(Callback):
         earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
         if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
             return
-        self.clock._go_to_clock(earlier[-1].clock)
+        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock._explicit_units)
         if self.clock.done:
             raise ValueError(
                 f"schedule.max_duration={str(self.clock.max_duration)!r}: an earlier fit of this Trainer has reached "

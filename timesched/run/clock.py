@@ -30,9 +30,10 @@ TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_tic
 #
 #     binding/bound.py         _add_listener, _listeners    the clock refreshes its schedulers after a move
 #     binding/schedule_lr.py   _tick_epoch, TICKED          a step counts, and after an error undoes the tick
-#     binding/fast_step.py     _advance and two of TICKED   the same count, at once
-#     binding/cursor.py        _read_state, _go_to_clock    a load moves the clock to the moment of a saved scheduler
-#     integrations             _set_epochs, _go_to_clock    a Trainer has epochs of its own
+#                              _advance and two of TICKED   a fast step counts at once
+#     binding/cursor.py        _read_state                  a load moves the clock to the moment of a saved scheduler
+#     integrations             _set_epochs                  a Trainer has epochs of its own
+#     the last two             _explicit_units              `go_to` gets them from the clock of the saved scheduler
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
@@ -90,13 +91,13 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"Clock.batches_per_epoch={batches_per_epoch!r}: it is not a whole number. Pass an int.")
         self.timestamp = Timestamp()
-        self._last_move = self.timestamp, self.timestamp  # where the last tick or the like began and ended, for events
         check_initialized(process_group)
         self.process_group = process_group
-        self.stop_at = stop_at
+        self.stop_at = stop_at  # and with it `_stop_time`, which is the argument, and `_stop`, its position on the run
         self._explicit_units: frozenset[TimeUnit] = frozenset()  # of which tick() was given counts
-        self._last_tick_time = monotonic()
-        self._listeners = Listeners()
+        self._last_move = self.timestamp, self.timestamp  # where the last tick or the like began and ended, for events
+        self._last_tick_time = monotonic()  # for the duration of the next batch
+        self._listeners = Listeners()  # the schedulers on this clock
         self._ticks_until_warning = 0  # the tick that makes this 0 warns of schedulers without a step; else 0 or less
 
     @property
@@ -166,14 +167,9 @@ class Clock:
         length = self.horizon.conversion_factors.batches_per_epoch
         self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
 
-    def _move_to(self, timestamp: Timestamp) -> None:
-        """Move on to a timestamp. The move begins where the last move ended, also if `_set_epochs` came in between."""
-        self._last_move = self._last_move[1], timestamp
-        self.timestamp = timestamp
-
     def _advance(self, timestamp: Timestamp, now: float) -> None:
         """Move on to the timestamp after a batch or an epoch, which ended now: `_move_to`, and what only ticks do."""
-        self._last_move = self._last_move[1], timestamp  # not by a call of `_move_to`, to be fast
+        self._last_move = self._last_move[1], timestamp  # as `_move_to`, without its call
         self.timestamp = timestamp
         self._last_tick_time = now
         self._ticks_until_warning -= 1
@@ -239,6 +235,11 @@ class Clock:
     def next_iteration(self) -> None:
         """Count an iteration, as in Composer: a part of the run that the user defines."""
         self._move_to(self.timestamp.to_next_iteration())
+
+    def _move_to(self, timestamp: Timestamp) -> None:
+        """Move on to a timestamp. The move begins where the last move ended, also if `_set_epochs` came in between."""
+        self._last_move = self._last_move[1], timestamp
+        self.timestamp = timestamp
 
     # Times that the last move has reached
 
@@ -374,10 +375,6 @@ class Clock:
         self._last_move = self.timestamp, self.timestamp
         self._last_tick_time = monotonic()
         self._expect_step()
-
-    def _go_to_clock(self, other: Clock) -> None:
-        """Continue from the moment of another clock."""
-        self.go_to(other.timestamp, other._explicit_units)
 
     def _set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as

@@ -1,16 +1,19 @@
-"""Horizon: the facts about a run as a whole. It converts units and applies the scale-schedule ratio."""
+"""Horizon: the facts about a run as a whole. It converts units and applies the scale-schedule ratio.
+
+A time, such as '0.3dur' or '10ep', is placed on the run: it becomes a position, which is an exact count from the start,
+and the counter that reaches it. All conversions are arithmetic on such counts, which is in conversion.py.
+"""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from timesched.rules import read_positive, read_ratio
+from timesched.run.conversion import FACTOR_NAMES, ConversionFactors, Stages
 from timesched.time.timestamp import counts_of, time_at
 from timesched.time.units import Counter, EpochCounter, Exact, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time, require_time
@@ -18,9 +21,6 @@ from timesched.time.value import Time, require_time
 ConversionFactor = int | float | Fraction
 Position = tuple[Exact, Counter]  # of a run: a count from its start
 
-# The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
-_UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
-_FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 # The conversion factor that gives a count if nobody counts it.
 FACTOR_BY_UNIT = {TimeUnit.SAMPLE: "samples_per_batch", TimeUnit.TOKEN: "tokens_per_sample"}
 
@@ -74,74 +74,6 @@ class BatchSizes:
         raise NotImplementedError(f"{type(self).__name__}.at is not defined. Define at(state) in this class.")
 
 
-@dataclass(frozen=True)
-class ConversionFactors:
-    """The conversion factors of a run: exact numbers, or None where they are not known.
-
-    `batch_sizes`: the batch-size schedule of a run whose batches change, and have no `samples_per_batch`. Its `stages`
-    are the positions on the run where the size changes.
-    """
-
-    batches_per_epoch: Exact | None = None
-    samples_per_batch: Exact | None = None
-    tokens_per_sample: Exact | None = None
-    batch_sizes: BatchSizes | None = None
-    stages: _Stages | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def read(cls, epoch_length: object, batch_size: object, sample_length: object) -> ConversionFactors:
-        """Read the arguments of a run. The batch size may be a schedule. If it has one size, it is a number."""
-        if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
-            batch_size = batch_size.entries[0][1]
-        batch_sizes = batch_size if isinstance(batch_size, BatchSizes) else None
-        batches = read_positive("batches_per_epoch", epoch_length, optional=True)
-        samples = None if batch_sizes else read_positive("samples_per_batch", batch_size, optional=True)
-        return cls(batches, samples, read_positive("tokens_per_sample", sample_length, optional=True), batch_sizes)
-
-    def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
-        """Whether a length in one unit has the same length in another unit everywhere in the run.
-
-        Under a batch-size schedule, this is false between epochs or batches and samples or tokens.
-        """
-        return self.stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
-
-    def convert(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another, both from the start of the run."""
-        if old is new or count == 0:
-            return count
-        if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
-            raise ValueError(
-                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no conversion factor links "
-                f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
-            )
-        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
-        if self.stages is not None and not self.is_fixed(old, new):
-            if i < j:  # from epochs or batches to samples or tokens
-                samples = self.stages.samples(self.convert(count, old, TimeUnit.BATCH))
-                return self.convert(samples, TimeUnit.SAMPLE, new)
-            batches = self.stages.batches(self.convert(count, old, TimeUnit.SAMPLE))
-            return self.convert(batches, TimeUnit.BATCH, new)
-        needed = {name: getattr(self, name) for name in _FACTOR_NAMES[min(i, j) : max(i, j)]}
-        missing = [name for name, factor in needed.items() if factor is None]
-        if missing:
-            raise _missing_factors_error(count, old, new, missing)
-        factor: Exact = math.prod(needed.values())
-        return count * factor if i < j else Fraction(count) / factor
-
-
-def _missing_factors_error(count: Exact, old: TimeUnit, new: TimeUnit, missing: list[str]) -> ValueError:
-    """The error of a count that cannot be converted, with the names of the missing conversion factors."""
-    epoch_length, advice = _FACTOR_NAMES[0], ""
-    if epoch_length in missing:
-        advice = " With gradient accumulation, an epoch has math.ceil(len(loader) / accumulation) batches."
-    names = " and ".join(missing).replace(epoch_length, f"{epoch_length} (the state's dataloader_len)")
-    return ValueError(
-        f"{number_text(count)}{old.value} cannot be converted to {new.value} without {names}. Pass "
-        f"{' and '.join(f'{name}=...' for name in missing)} to the Clock, the Horizon or the adapter of the trainer, "
-        f"or write both times in one unit.{advice}"
-    )
-
-
 # The methods that convert. `place` reads a schedule's time; all others are built on `place` and `change`.
 #
 #     method                  argument and result                         the ratio stretches        a length begins
@@ -151,8 +83,8 @@ def _missing_factors_error(count: Exact, old: TimeUnit, new: TimeUnit, missing: 
 #     convert(time, unit)     time -> time in another unit                nothing                    at the start
 #     add(one, other)         times -> their sum, a time                  nothing                    `other` at `one`
 #
-# `change` does its arithmetic with `ConversionFactors.convert`. Only under a batch-size schedule does it matter where
-# a length begins.
+# `change` does its arithmetic with `ConversionFactors.convert`, in conversion.py. Only under a batch-size schedule does
+# it matter where a length begins.
 class Horizon:
     """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
@@ -184,7 +116,7 @@ class Horizon:
     ssr: float
     _end: Position | None  # the scaled length, and the counter that reaches it
     conversion_factors: ConversionFactors
-    usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `_count_usual_batch`
+    usual_batch: tuple[int, int] | None  # the samples and tokens of a batch: see `ConversionFactors`
     _ratio: Exact
     _key: tuple[object, ...]
 
@@ -197,7 +129,7 @@ class Horizon:
         tokens_per_sample: ConversionFactor | None = None,
         ssr: float = 1.0,
     ) -> None:
-        factors = ConversionFactors.read(batches_per_epoch, samples_per_batch, tokens_per_sample)
+        factors = _read_factors(batches_per_epoch, samples_per_batch, tokens_per_sample)
         ratio = read_ratio(ssr)
         self._fill(_read_length(max_duration, ratio), ratio, factors)
 
@@ -208,14 +140,16 @@ class Horizon:
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "conversion_factors", factors)
-        end = None if length is None else self._count_and_counter(length.exact, length.unit)
+        end = None if length is None else self._position_of(length.exact, length.unit)
         put(self, "_end", end)
         put(self, "_key", (end, factors, ratio))
-        put(self, "usual_batch", _count_usual_batch(factors, None if end is None else end[1]))
+        put(self, "usual_batch", factors.usual_batch(None if end is None else end[1]))
         if factors.batch_sizes is not None:
-            # This horizon places the stages. It converts epochs to batches or tokens to samples, which reads no stages.
-            stages = _Stages(self, factors.batch_sizes.entries)
-            put(self, "conversion_factors", replace(factors, stages=stages))
+            sizes = [size for _, size in factors.batch_sizes.entries]
+            thresholds = [self.place(time) for time, _ in factors.batch_sizes.entries[1:]]
+            put(self, "conversion_factors", replace(factors, stages=Stages(factors, sizes, thresholds)))
+
+    # A horizon of a state, and of the same run with a change
 
     @classmethod
     def of(cls, state: Horizon | State, ssr: float | None = None) -> Horizon:
@@ -237,7 +171,7 @@ class Horizon:
             )
         epoch_length = read_positive("dataloader_len", state.dataloader_len, optional=True)
         length = _read_length(state.max_duration, 1, TimeUnit.EPOCH, allows_zero=True)  # 0: stopped at once
-        factors = ConversionFactors.read(epoch_length, *getattr(state, "conversion_factors", (None, None)))
+        factors = _read_factors(epoch_length, *getattr(state, "conversion_factors", (None, None)))
         return cls._make(length, ratio, factors)
 
     @classmethod
@@ -280,6 +214,8 @@ class Horizon:
         """Tokens in one sample, or None."""
         return self.conversion_factors.tokens_per_sample
 
+    # Converting: see the table above
+
     def place(self, time: Time | str, scale: bool = True) -> Position:
         """The position of a schedule's time on this run: an exact count, and the counter that reaches it.
 
@@ -288,12 +224,24 @@ class Horizon:
         a `dur` when the run's length is not known.
         """
         time = Time.from_input(time)
-        number, unit = time.exact, time.unit
-        if unit is TimeUnit.DURATION:
+        if time.unit is TimeUnit.DURATION:
             length, counter = self._require_end(time)
-            return number * length, counter
-        count, counter = self._count_and_counter(number, unit)
+            return time.exact * length, counter
+        count, counter = self._position_of(time.exact, time.unit)
         return (count * self._ratio if scale else count), counter
+
+    def _require_end(self, time: Time | str = "1.0dur") -> Position:
+        """The end of the run. Raises `ValueError` if it is not known: `time` needs it."""
+        if self._end is None:
+            raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
+        return self._end
+
+    def _position_of(self, count: Exact, unit: TimeUnit) -> Position:
+        """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
+        length = self.batches_per_epoch
+        if unit is TimeUnit.EPOCH and length is not None:
+            return count * length, EpochCounter(length)
+        return count, unit
 
     def change(self, count: Exact, old: Counter, new: Counter, start: Position | None = None) -> Exact:
         """An exact count of one unit or counter as an exact count of another.
@@ -365,6 +313,8 @@ class Horizon:
         end = self.after(self.change(*self.place(one), unit), unit, other)
         return Time._make(Fraction(end) / divisor, sum_unit)
 
+    # Before the end, and after it
+
     def progress(self, timestamp: object) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; above 1 after the end.
 
@@ -382,18 +332,7 @@ class Horizon:
         except ValueError:
             return False
 
-    def _require_end(self, time: Time | str = "1.0dur") -> Position:
-        """The end of the run. Raises `ValueError` if it is not known: `time` needs it."""
-        if self._end is None:
-            raise ValueError(f"{time} needs the length of the run, which is not known. Set max_duration.")
-        return self._end
-
-    def _count_and_counter(self, count: Exact, unit: TimeUnit) -> Position:
-        """The position of a count of a unit: its counter is batches, if it counts epochs of a known length."""
-        length = self.batches_per_epoch
-        if unit is TimeUnit.EPOCH and length is not None:
-            return count * length, EpochCounter(length)
-        return count, unit
+    # An immutable record, which is equal to another by what `_key` has
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Horizon.{name} cannot be set, since a Horizon never changes. Create a new one.")
@@ -411,7 +350,7 @@ class Horizon:
         length = self.max_duration
         unscaled = None if length is None else str(Time._make(length.exact / Fraction(self._ratio), length.unit))
         arguments = [repr(unscaled)]
-        for name in _FACTOR_NAMES:
+        for name in FACTOR_NAMES:
             factor = getattr(self, name)
             if isinstance(factor, BatchSizes):
                 arguments.append(f"{name}={factor!r}")
@@ -432,51 +371,15 @@ def _single_ratio(*ratios: Any) -> Exact:
     return first
 
 
-def _count_usual_batch(factors: ConversionFactors, counter: Counter | None) -> tuple[int, int] | None:
-    """The samples and tokens of each batch; 0 where they are unknown.
-
-    None if they change or are not whole, or if `counter`, which measures the run, needs an unknown count.
-    """
-    samples = factors.samples_per_batch or 0
-    tokens = samples * (factors.tokens_per_sample or 0)
-    lacks_count = (counter is TimeUnit.SAMPLE and not samples) or (counter is TimeUnit.TOKEN and not tokens)
-    if lacks_count or factors.batch_sizes is not None or not isinstance(samples, int) or not isinstance(tokens, int):
-        return None
-    return samples, tokens
-
-
-class _Stages:
-    """The positions in one run where the batch size changes: the first batch that begins at or after each threshold.
-
-    Positions are in whole batches and samples from the start of the run.
-    """
-
-    __slots__ = ("_batches", "_samples", "_sizes")
-
-    def __init__(self, run: Horizon, entries: tuple[tuple[Time, int], ...]) -> None:
-        batch, sample, size = 0, 0, entries[0][1]
-        self._batches, self._samples, self._sizes = [batch], [sample], [size]
-        for time, next_size in entries[1:]:
-            count, counter = run.place(time)
-            if unit_of(counter) in _UNIT_CHAIN[:2]:
-                batches = math.ceil(run.change(count, counter, TimeUnit.BATCH)) - batch
-            else:
-                batches = math.ceil(Fraction(run.change(count, counter, TimeUnit.SAMPLE) - sample) / size)
-            batches = max(batches, 0)  # one batch may pass several thresholds
-            batch, sample, size = batch + batches, sample + batches * size, next_size
-            self._batches.append(batch)
-            self._samples.append(sample)
-            self._sizes.append(size)
-
-    def samples(self, batches: Exact) -> Exact:
-        """The samples of the batches up to a position. It may be below 0, where a phase that is too long begins."""
-        i = max(bisect_right(self._batches, batches) - 1, 0)
-        return self._samples[i] + (batches - self._batches[i]) * self._sizes[i]
-
-    def batches(self, samples: Exact) -> Exact:
-        """The inverse of `samples`."""
-        i = max(bisect_right(self._samples, samples) - 1, 0)
-        return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
+def _read_factors(epoch_length: object, batch_size: object, sample_length: object) -> ConversionFactors:
+    """The conversion factors of a run. The batch size may be a schedule. If it has one size, it is a number."""
+    if isinstance(batch_size, BatchSizes) and len(batch_size.entries) == 1:
+        batch_size = batch_size.entries[0][1]
+    batch_sizes = batch_size if isinstance(batch_size, BatchSizes) else None
+    batches = read_positive("batches_per_epoch", epoch_length, optional=True)
+    samples = None if batch_sizes else read_positive("samples_per_batch", batch_size, optional=True)
+    tokens = read_positive("tokens_per_sample", sample_length, optional=True)
+    return ConversionFactors(batches, samples, tokens, batch_sizes)
 
 
 def _read_length(value: object, ratio: Exact, unit: TimeUnit | None = None, allows_zero: bool = False) -> Time | None:
