@@ -154,24 +154,25 @@ def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt)
     except ValueError:
         reject()
     batch = draw(_batches(run, schedule, sigma))
+    earlier = draw(st.integers(0, batch))
     where = f"law 'ends': {schedule!r} on {run} with ratio {sigma}"
 
     def value_at(count: int) -> float:
         return evaluate(schedule, run.state(count, sigma))
 
-    late, first = value_at(batch), value_at(0)
+    first, early, late = value_at(0), value_at(earlier), value_at(batch)
     if promised.start is not None and first != promised.start:
         raise LawBroken(f"{where} starts at {first!r}, not at {promised.start!r}.")
     _check_range(late, promised, f"{where} is {late!r} at batch {batch}")
+
     if promised.end is not None:
         end = math.ceil(horizon.change(*(promised.until or horizon.place("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
             if at >= end and (here := value_at(at)) != promised.end:
                 raise LawBroken(f"{where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
-    earlier = draw(st.integers(0, batch))
+
     since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
-    if earlier >= since and (promised.falls or promised.rises):
-        early = value_at(earlier)
+    if earlier >= since:
         _check_turn(early, late, promised, f"{where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
     if promised.continuous and isinstance(schedule, Schedule):
         _check_no_jump(schedule, horizon, draw(st.sampled_from(_branch_points(schedule, horizon))), promised, where)
