@@ -305,8 +305,9 @@ class _CountingCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
-        for schedulers in self.evaluated if trainer.state.fn == TrainerFn.FITTING else ():
-            self.swapped.enter_context(schedulers.averaged(pl_module))
+        if trainer.state.fn == TrainerFn.FITTING:
+            for schedulers in self.evaluated:
+                self.swapped.enter_context(schedulers.averaged(pl_module))
 
     def on_validation_end(self, *arguments: object) -> None:
         """Put the weights back, before another callback saves them. Also after a validation that failed."""
