@@ -323,7 +323,7 @@ LAWS = {
 }
 
 
-# What the laws read of a schedule: its signature, and its times, by the names of fields.
+# Functions that read a schedule for the laws: its signature, and its times, some by the names of fields.
 
 
 def _has_ratio(schedule: ScheduleLike) -> bool:
