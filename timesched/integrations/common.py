@@ -1,4 +1,12 @@
-"""Shared by the adapters: a schedule with its key and tags, and the one scheduler that a trainer steps for several."""
+"""Shared by the adapters, from top to bottom:
+
+Binding             a schedule, its key and its tags, before there is an optimizer
+Average             what an adapter needs of an average of the weights, and how it is made
+RunOptions          arguments of `schedule`, which the callback of a trainer keeps until the run begins
+Schedulers          the bound schedules of an optimizer, as the one scheduler that a trainer steps, saves and loads
+CountingSchedulers  the same, if the adapter ticks the clock; a batch must have the counts that the schedules read
+add_microbatch      adds the counts of a microbatch to the counts of its batch
+"""
 
 from __future__ import annotations
 
@@ -93,6 +101,31 @@ class Average(Protocol):
 
 
 MakeAverage = Callable[[list[Tensor], Clock], Average]  # of parameters, such as a partial of `optim.WeightAverage`
+
+
+def check_average(evaluate_averaged: bool, average: MakeAverage | None) -> None:
+    """Raise `ValueError` if an average should be evaluated, and no function makes one."""
+    if evaluate_averaged and average is None:
+        raise ValueError(
+            "evaluate_averaged=True: there is no average to evaluate. Pass average=, a function that makes one."
+        )
+
+
+def make_average(optimizer: Optimizer, clock: Clock, average: MakeAverage | None) -> Average | None:
+    """Make the average of an optimizer's parameters by the user's function. Return None without a function.
+
+    Raises `ValueError` for distributed parameters.
+    """
+    if average is None:
+        return None
+    params = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    if any(hasattr(p, "placements") for p in params):  # a DTensor
+        raise ValueError(
+            "average: the parameters are DTensors, and a trainer saves the scheduler as one file, without their "
+            "shards. Leave average= out, and step and save optim.WeightAverage(model.parameters(), scheduler.clock) "
+            "yourself, as docs/averages.md shows."
+        )
+    return average(params, clock)
 
 
 @dataclass(frozen=True)
@@ -274,31 +307,6 @@ def load_states(
         average.reset_state()
 
 
-def check_average(evaluate_averaged: bool, average: MakeAverage | None) -> None:
-    """Raise `ValueError` if an average should be evaluated, and no function makes one."""
-    if evaluate_averaged and average is None:
-        raise ValueError(
-            "evaluate_averaged=True: there is no average to evaluate. Pass average=, a function that makes one."
-        )
-
-
-def make_average(optimizer: Optimizer, clock: Clock, average: MakeAverage | None) -> Average | None:
-    """Make the average of an optimizer's parameters by the user's function. Return None without a function.
-
-    Raises `ValueError` for distributed parameters.
-    """
-    if average is None:
-        return None
-    params = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-    if any(hasattr(p, "placements") for p in params):  # a DTensor
-        raise ValueError(
-            "average: the parameters are DTensors, and a trainer saves the scheduler as one file, without their "
-            "shards. Leave average= out, and step and save optim.WeightAverage(model.parameters(), scheduler.clock) "
-            "yourself, as docs/averages.md shows."
-        )
-    return average(params, clock)
-
-
 class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse a batch without a count that a schedule reads."""
 
@@ -314,10 +322,9 @@ class CountingSchedulers(Schedulers):
         horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
-        for counted, unit, is_known in (("samples", TimeUnit.SAMPLE, samples), ("tokens", TimeUnit.TOKEN, tokens)):
+        for name, unit, is_known in (("samples", TimeUnit.SAMPLE, samples), ("tokens", TimeUnit.TOKEN, tokens)):
             if unit in self.units and not is_known:
-                advice = self.advice_for(counted)
-                raise ValueError(f"{counted}: the run counts them, and this batch has no count. {advice}")
+                raise ValueError(f"{name}: the run counts them, and this batch has no count. {self.advice_for(name)}")
 
     def advice_for(self, counted: str) -> str:
         """The advice if the count of `counted`, "samples" or "tokens", is missing."""

@@ -258,7 +258,13 @@ class _RunClock:
 
 
 class _RunSchedulers(Schedulers):
-    """The schedulers of the entries in a run of the Trainer: bound schedules, and schedulers of torch."""
+    """The schedulers of the entries in a run of the Trainer: bound schedules, and schedulers of torch.
+
+    `schedulers` has all of them, and the base class's `bound` the bound schedules among them. `stepped_batches`: the
+    batches that the Trainer had done when they were stepped last. Where the Trainer has done one more, an earlier
+    callback has prevented a step, which `refresh` makes. An average reads a `Clock`, so each use of it first makes one
+    at the Trainer's position.
+    """
 
     clock: _RunClock
 
@@ -266,17 +272,17 @@ class _RunSchedulers(Schedulers):
         (optimizer,) = state.optimizers  # a Trainer has one optimizer
         clock = _RunClock(state, callback.ssr, callback._conversion_factors)
         average = make_average(optimizer, clock.copy_as_clock(), callback._make_average)
-        super().__init__(optimizer, clock, callback.entries, average=average)
+        self.schedulers: list[Any] = []
+        for entry in callback.entries:
+            self.schedulers += _make_schedulers(entry, optimizer, clock)
+        super().__init__(optimizer, clock, self.schedulers, average=average)
         self.advice = f"pass load_ignore_keys=['state/callbacks/{type(callback).__qualname__}']"
-        self.stepped_batches = self.batches  # the batches done when the schedulers were stepped last
+        self.stepped_batches = self.batches
         self.check_shared_keys(state.schedulers)
 
     def bind_entries(self, entries: Sequence[Any]) -> list[Bound]:
-        """Make the schedulers of the entries, in their order, and return the bound schedules among them."""
-        self.schedulers: list[Any] = []
-        for entry in entries:
-            self.schedulers += _make_schedulers(entry, self.optimizer, self.clock)
-        return [scheduler for scheduler in self.schedulers if isinstance(scheduler, Bound)]
+        """Return the bound schedules among schedulers that are made already."""
+        return [scheduler for scheduler in entries if isinstance(scheduler, Bound)]
 
     @property
     def batches(self) -> int:

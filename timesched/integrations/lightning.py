@@ -1,7 +1,14 @@
 """Schedules for the Trainer of Lightning: `schedule(self, optimizer, ...)`, one line in `configure_optimizers`.
 
-Lightning has no hook between the step of the optimizer and the step of the scheduler. So a callback keeps the counts of
-each batch when it begins. When the scheduler is stepped, it adds these to its clock before it writes.
+Lightning has no hook between the step of the optimizer and the step of the scheduler. So the scheduler's `step` ticks
+the clock before it writes. A fit has these objects:
+
+    _CallbackSchedulers  the schedules of an optimizer, which Lightning steps, saves and loads; one for each optimizer
+    _CountingCallback    follows the events of the Trainer, for all optimizers
+    Clock                the position after the last complete batch
+    _Microbatches        the counts of the batch that is not complete
+
+Private attributes of Lightning are used in `_log_values` and `_make_clock` alone.
 """
 
 from __future__ import annotations
@@ -118,22 +125,17 @@ def schedule(
     counting = _find_or_make_callback(module, options)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
-    schedulers.counting = counting
-    counting.schedulers.append(schedulers)
-    if evaluate_averaged:
-        counting.evaluated.append(schedulers)
-    # It is the first callback, and replaces the callback of an earlier fit. Other callbacks read its clock, and a
-    # Checkpoint callback saves at the end of a validation, and must find the weights.
-    callbacks = module.trainer.callbacks
-    callbacks[:] = [counting, *(other for other in callbacks if not isinstance(other, _CountingCallback))]
+    counting.attach(schedulers, evaluate_averaged)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
 
 
 def _find_or_make_callback(module: LightningModule, options: RunOptions) -> _CountingCallback:
     """The callback of the fit that begins, one for all optimizers. Raises `ValueError` if it has other options."""
-    ours = [callback for callback in module.trainer.callbacks if isinstance(callback, _CountingCallback)]
-    new = next((callback for callback in ours if not callback.configs()), None)
-    counting = new or _CountingCallback(module.trainer, module, options)
+    callbacks = module.trainer.callbacks
+    counting = latest = next((callback for callback in callbacks if isinstance(callback, _CountingCallback)), None)
+    if counting is None or counting.configs():  # there is none yet, or it is of an earlier fit
+        counting = _CountingCallback(module.trainer, module, options)
+        counting.continue_fit(latest)
     if options not in (counting.options, RunOptions()):  # without arguments, they are the defaults
         raise ValueError(
             "schedule: one clock counts for all optimizers. Pass arguments by name in the first schedule() alone."
@@ -142,7 +144,7 @@ def _find_or_make_callback(module: LightningModule, options: RunOptions) -> _Cou
 
 
 class _CallbackSchedulers(CountingSchedulers):
-    """Schedulers that add the counts of a callback to the clock before they write."""
+    """The schedulers of an optimizer, whose step first counts the batch on the clock."""
 
     counting: _CountingCallback
 
@@ -156,14 +158,13 @@ class _CallbackSchedulers(CountingSchedulers):
         Trainer has no callbacks.
         """
         is_trial = self.counting not in self.counting.trainer.callbacks
-        if not is_trial and not self.counting.is_batch_refused():
+        if not is_trial and not self.counting.microbatches.is_refused():
             self.counting.count_batch()
             super().step(epoch)
 
     def state_dict(self) -> StateDict:
         """The states of all schedulers, and the counts of a batch that is not complete."""
-        self.counting.add_pending()
-        return super().state_dict() | {"counts": plain_counts(self.counting.counts)}
+        return super().state_dict() | {"counts": plain_counts(self.counting.microbatches.add_pending())}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
@@ -172,7 +173,7 @@ class _CallbackSchedulers(CountingSchedulers):
                 self.clock._set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
         super().load_state_dict(state_dict)
         if state_dict.get("counts") is not None:  # of two optimizers, maybe only the first has saved them
-            self.counting.counts = state_dict["counts"]
+            self.counting.microbatches.counts = state_dict["counts"]
 
 
 class _CountingCallback(Callback):
@@ -183,11 +184,11 @@ class _CountingCallback(Callback):
         configure_optimizers    `schedule` makes the clock, the schedulers, and one callback for all of them
         a checkpoint is loaded  the schedulers, the clock and the counts of a batch that was not complete continue
         on_train_start          check how Lightning steps the schedulers; without a state, begin at its position
-        on_train_batch_start    keep the microbatch; in the first of an epoch, set the clock to Lightning's position
-        optimizer.step()
-        scheduler.step()        count the microbatch, tick the clock, and write the values of the next batch; not while
-                                gradients accumulate
-        on_train_batch_end      count the microbatch, if it has not been counted; end the run
+        on_train_batch_start    keep the microbatch; in the first of an epoch, set the clock to Lightning's position;
+                                log the values of the batch that begins
+        optimizer.step()        not while gradients accumulate
+        scheduler.step()        likewise: add the microbatch, tick the clock, and write the values of the next batch
+        on_train_batch_end      add the microbatch, if it has not been added; end the run
         on_validation_start     the model gets the average of its weights, and at the end its weights again
         on_train_epoch_end      count an epoch that has not been counted
         on_train_end            warn if the schedules have not ended
@@ -196,44 +197,55 @@ class _CountingCallback(Callback):
     def __init__(self, trainer: Trainer, module: LightningModule, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
         self.clock = _make_clock(trainer, module, options)
-        self.manual = not module.automatic_optimization
+        self.manual = not module.automatic_optimization  # a batch is then a call of `training_step`
+        # In length: then a checkpoint may be of an epoch whose length is not the present one.
         self.epochs_vary = _changes_accumulation(trainer) or trainer.reload_dataloaders_every_n_epochs > 0
+        self.microbatches = _Microbatches(trainer, options.count or count_tensors)
         self.schedulers: list[_CallbackSchedulers] = []  # of each optimizer
         self.evaluated: list[_CallbackSchedulers] = []  # those whose average is evaluated
         self.swapped = ExitStack()  # closing it restores the weights
-        self.counts: Counts | None = None  # of the microbatches since the last batch; None if there are none
-        self.pending: object = None  # a microbatch that has begun, and was not added to the counts yet
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
-        self._continue_earlier_fit()
 
-    def _continue_earlier_fit(self) -> None:
-        """Set the clock to the end of an earlier fit of the Trainer, which this fit continues. Trial fits do not count.
+    def continue_fit(self, earlier: _CountingCallback | None) -> None:
+        """Set the clock to the end of an earlier fit of the Trainer, if this fit continues it. Trial fits do not count.
 
         Raises `ValueError` if the earlier fit has reached the length of this one.
         """
-        trainer = self.trainer
-        earlier = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
-        if not earlier or not trainer.global_step or trainer.ckpt_path is not None:
+        if earlier is None or not self.trainer.global_step or self.trainer.ckpt_path is not None:
             return
-        self.clock.go_to(earlier[-1].clock.timestamp, earlier[-1].clock._explicit_units)
+        self.clock.go_to(earlier.clock.timestamp, earlier.clock._explicit_units)
         if self.clock.done:
             raise ValueError(
                 f"schedule.max_duration={str(self.clock.max_duration)!r}: an earlier fit of this Trainer has reached "
                 f"it. Pass a greater length, or make a new Trainer."
             )
 
+    def attach(self, schedulers: _CallbackSchedulers, evaluate_averaged: bool) -> None:
+        """Count for the schedulers of one more optimizer, as the Trainer's first callback.
+
+        It replaces the callback of an earlier fit. Other callbacks read its clock, and a Checkpoint callback saves at
+        the end of a validation, and must find the weights.
+        """
+        schedulers.counting = self
+        self.schedulers.append(schedulers)
+        if evaluate_averaged:
+            self.evaluated.append(schedulers)
+        callbacks = self.trainer.callbacks
+        callbacks[:] = [self, *(other for other in callbacks if not isinstance(other, _CountingCallback))]
+
     def configs(self) -> list[LRSchedulerConfig]:
         """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
         return [config for config in self.trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that Lightning steps the schedulers after each step of the optimizer."""
+        """Check how Lightning steps the schedulers, and what is counted; without a state, begin at its position."""
         configs = self.configs()
         if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
             raise ValueError(
                 "configure_optimizers: the scheduler must be stepped after each step of the optimizer. Return the "
                 "value of schedule() unchanged, or the list of several."
             )
+
         several = len(CombinedLoader(trainer.train_dataloader).flattened) > 1
         reads_samples = any(TimeUnit.SAMPLE in schedulers.units for schedulers in self.schedulers)
         if several and reads_samples and self.options.count is None:
@@ -241,6 +253,7 @@ class _CountingCallback(Callback):
                 "samples: a schedule reads them, and the Trainer has several data loaders, of which the first would be "
                 "counted. Pass schedule(..., count=lambda batch: {'samples': ...})."
             )
+
         self.resumed = trainer.ckpt_path is not None
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
@@ -249,41 +262,28 @@ class _CountingCallback(Callback):
         self._stop_at_end()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Note the counts of a microbatch, and log the values that it runs with."""
-        self.pending = None  # if the module has refused the last microbatch
+        """Keep the microbatch, follow the Trainer's epoch, and log the values that the batch runs with."""
+        self.microbatches.pending = None  # if the module has refused the last microbatch
         if self.manual:
             self.count_batch()  # the batch in which a checkpoint was saved
         if batch_idx == 0 or self.resumed:  # earlier, Lightning does not know its position in the epoch
             self._follow_epoch(batch_idx)
-        is_first = self.counts is None  # microbatch of its batch
-        self.pending = batch
-        # Lightning's own LearningRateMonitor asks the same private attribute. No public one says when the Trainer logs.
-        if self.options.log and is_first and trainer._logger_connector.should_update_logs:
+        self.microbatches.pending = batch
+        if self.options.log and self.microbatches.counts is None:  # in the first microbatch of a batch
             self._log_values()
-
-    def is_batch_refused(self) -> bool:
-        """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        return bool(progress.started < progress.ready)
-
-    def add_pending(self) -> None:
-        """Add the counts of the microbatch that `training_step` got, if they were not added yet."""
-        batch, self.pending = self.pending, None
-        if batch is not None and not self.is_batch_refused():
-            self.counts = add_microbatch(self.counts, self.options.count or count_tensors, batch)
 
     def count_batch(self) -> None:
         """Count the batch that was trained since the last count, if there is one."""
-        self.add_pending()
-        if self.counts is not None:
+        counts = self.microbatches.add_pending()
+        if counts is not None:
             for schedulers in self.schedulers:
-                schedulers.check_counts(self.counts)
-            self.clock.tick(self.counts.get("samples"), self.counts.get("tokens"))
-            self.counts = None
+                schedulers.check_counts(counts)
+            self.clock.tick(counts.get("samples"), counts.get("tokens"))
+            self.microbatches.counts = None
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
-        """Add a microbatch. In manual optimization, count a batch even if no scheduler was stepped."""
-        self.add_pending()
+        """Add the microbatch. In manual optimization, count a batch even if no scheduler was stepped."""
+        self.microbatches.add_pending()
         if self.manual:
             self.count_batch()
         self._stop_at_end()
@@ -305,8 +305,9 @@ class _CountingCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace the weights by the average, but not in `trainer.validate()`, which may have loaded other weights."""
-        for schedulers in self.evaluated if trainer.state.fn == TrainerFn.FITTING else ():
-            self.swapped.enter_context(schedulers.averaged(pl_module))
+        if trainer.state.fn == TrainerFn.FITTING:
+            for schedulers in self.evaluated:
+                self.swapped.enter_context(schedulers.averaged(pl_module))
 
     def on_validation_end(self, *arguments: object) -> None:
         """Put the weights back, before another callback saves them. Also after a validation that failed."""
@@ -331,28 +332,59 @@ class _CountingCallback(Callback):
         self.resumed = False
 
     def _log_values(self) -> None:
-        """Log the values as `LearningRateMonitor` does: `LightningModule.log` would round them to float32."""
+        """Log the values, if the Trainer logs at this batch: `LightningModule.log` would round them to float32.
+
+        No public attribute says when the Trainer logs, or at which step: `global_step` counts each of several
+        optimizers. Lightning's own `LearningRateMonitor` reads the same private attributes.
+        """
+        if not self.trainer._logger_connector.should_update_logs:
+            return
+        step = self.trainer.fit_loop.epoch_loop._batches_that_stepped
         values = {}
         for i, schedulers in enumerate(self.schedulers):
             suffix = f"-{i}" if i else ""
             values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
         for logger in self.trainer.loggers:
-            # The step at which the Trainer logs. `global_step` counts each of several optimizers.
-            logger.log_metrics(values, step=self.trainer.fit_loop.epoch_loop._batches_that_stepped)
+            logger.log_metrics(values, step=step)
 
     def _stop_at_end(self) -> None:
         if self.options.max_duration is not None and self.clock.done:
             self.trainer.should_stop = True
 
 
+class _Microbatches:
+    """The counts of the batch that is not complete, on this process: of the microbatches since the last tick.
+
+    A microbatch is pending until the first event that needs the counts: a step of the scheduler, a save, or the end of
+    the microbatch. By then, `training_step` has got the microbatch, or the module has refused it.
+    """
+
+    def __init__(self, trainer: Trainer, count: CountFunction) -> None:
+        self.trainer, self.count = trainer, count
+        self.counts: Counts | None = None  # of the microbatches that are not pending; None if there are none
+        self.pending: object = None  # the microbatch that has begun, if it was not added yet
+
+    def is_refused(self) -> bool:
+        """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return bool(progress.started < progress.ready)
+
+    def add_pending(self) -> Counts | None:
+        """Add the pending microbatch, if `training_step` got it, and return the counts."""
+        batch, self.pending = self.pending, None
+        if batch is not None and not self.is_refused():
+            self.counts = add_microbatch(self.counts, self.count, batch)
+        return self.counts
+
+
 def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) -> Clock:
-    """Make the clock of a run of the Trainer."""
-    has_no_loader = trainer.train_dataloader is None  # the Trainer makes it after the optimizers
-    if has_no_loader and options.max_duration is not None:
-        # The Trainer would begin to iterate the loader, and a loader whose batches grow reads this clock. Before that,
-        # only this private attribute has the loader.
-        has_no_loader = find_sampler(trainer.fit_loop._data_source.dataloader()) is None
-    if has_no_loader:
+    """Make the clock of a run of the Trainer, with the length of its data loader."""
+    makes_loader = trainer.train_dataloader is None  # the Trainer would make it after the optimizers
+    if makes_loader and options.max_duration is not None:
+        # `setup_data` begins to iterate the loader, and a loader whose batches grow reads this clock. Before that, only
+        # this private attribute has the loader.
+        makes_loader = find_sampler(trainer.fit_loop._data_source.dataloader()) is None
+    if makes_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(
         f"{_total_steps(trainer, module)}ba" if options.max_duration is None else options.max_duration,
@@ -362,7 +394,7 @@ def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) 
         ssr=options.ssr,
         process_group=trainer.world_size > 1,
     )
-    if has_no_loader and trainer.ckpt_path is not None:
+    if makes_loader and trainer.ckpt_path is not None:
         # The Trainer does not resume a loader that was made before it reads the checkpoint, and no public method drops
         # the loader.
         trainer.fit_loop._combined_loader = None
@@ -414,9 +446,8 @@ def count_tensors(batch: object) -> dict[str, int]:
 
 
 def _tensors(batch: object) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        if batch.dim():
-            yield batch
+    if isinstance(batch, Tensor) and batch.dim():
+        yield batch
     elif isinstance(batch, (Mapping, list, tuple)):
         for element in batch.values() if isinstance(batch, Mapping) else batch:
             yield from _tensors(element)

@@ -186,7 +186,7 @@ class Schedules(LRSchedulersContainer):
             )
         pairs = [(bound, _expand_state(bound, state)) for bound, state in pair_states(self._bound, states)]
         load_states(pairs, states, self.clock)
-        self.schedulers[0].loaded = True
+        self.schedulers[0].loaded = True  # of which `begin_at` asks
 
 
 def _check_inherited(config: Schedules.Config) -> None:

@@ -122,15 +122,7 @@ def schedule(
         log=log,
         average=average,
     )
-    counting = _CountingCallback(trainer, options)
-    trainer.get_train_dataloader = partial(counting.get_train_dataloader, trainer.get_train_dataloader)
-    trainer.create_scheduler = counting.create_scheduler
-    if count is not None:
-        trainer.get_batch_samples = partial(counting.get_batch_samples, trainer.get_batch_samples, count)
-    if evaluate_averaged:
-        trainer.evaluate = partial(counting.evaluate, trainer.evaluate)
-    # It is the first callback, since the others write the logs, and ask the clock.
-    trainer.callback_handler.callbacks.insert(0, counting)
+    _CountingCallback(trainer, options).attach(evaluate_averaged)
 
 
 def _check_trainer(trainer: Trainer) -> None:
@@ -214,7 +206,7 @@ class _CountingCallback(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches.
 
     A run has these events, in this order. A method with a star replaces a method of the Trainer, since no event of a
-    callback serves; it gets the Trainer's own method as `own`.
+    callback serves: see `attach`.
 
         get_train_dataloader *  keep the data loader, which an event gets only after the scheduler is loaded
         create_scheduler *      make the clock, with the epochs of this loader, and the schedulers
@@ -233,13 +225,27 @@ class _CountingCallback(TrainerCallback):
 
     def __init__(self, trainer: Trainer, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
-        # Of the present run, in the order in which the Trainer makes them known:
-        self.loader: Any = None
-        self.epoch: Epoch  # of this loader
-        self.schedulers: _TrainerSchedulers
-        self.tokens: int  # that the Trainer has counted
-        self.user_counts: Counts = {}  # of the present batch, by the function `count`
-        self.last_values: dict[str, float] = {}  # with which the last batch ran
+        # Of the present run, each set by the event in brackets:
+        self.loader: Any = None  # [get_train_dataloader]
+        self.epoch: Epoch  # [create_scheduler] of this loader
+        self.schedulers: _TrainerSchedulers  # [create_scheduler]
+        self.tokens: int  # [on_train_begin, on_optimizer_step] that the Trainer had counted before the present batch
+        self.user_counts: Counts = {}  # [get_batch_samples] of the present batch, by the function `count`
+        self.last_values: dict[str, float] = {}  # [on_optimizer_step] with which the last batch ran
+
+    def attach(self, evaluate_averaged: bool) -> None:
+        """Replace methods of the Trainer, each of which gets the Trainer's own as `own`, and add the callback.
+
+        It is the first callback, since the others write the logs, and ask the clock.
+        """
+        trainer, count = self.trainer, self.options.count
+        trainer.get_train_dataloader = partial(self.get_train_dataloader, trainer.get_train_dataloader)
+        trainer.create_scheduler = self.create_scheduler
+        if count is not None:
+            trainer.get_batch_samples = partial(self.get_batch_samples, trainer.get_batch_samples, count)
+        if evaluate_averaged:
+            trainer.evaluate = partial(self.evaluate, trainer.evaluate)
+        trainer.callback_handler.callbacks.insert(0, self)
 
     def get_train_dataloader(self, own: _Method, *arguments: object, **keywords: object) -> Any:
         """Return the Trainer's data loader, and keep it. Raises `ValueError` if its batches grow."""
@@ -269,9 +275,8 @@ class _CountingCallback(TrainerCallback):
 
     def _make_clock(self, num_training_steps: int) -> Clock:
         """Make the clock of a run, with the conversion factors of its data loader."""
-        length = self.options.max_duration
         clock = _TrainerClock(
-            f"{num_training_steps}ba" if length is None else length,
+            f"{num_training_steps}ba" if self.options.max_duration is None else self.options.max_duration,
             batches_per_epoch=self.epoch.batches,
             samples_per_batch=self.epoch.samples_per_batch,
             tokens_per_sample=self.options.tokens_per_sample,
@@ -326,13 +331,14 @@ class _CountingCallback(TrainerCallback):
         schedulers, clock = self.schedulers, self.schedulers.clock
         self.last_values = schedulers.named_values() if self.options.log else {}
         batch_in_epoch = clock.timestamp.batch_in_epoch.value
+        # Of all ranks: the samples by the data loader, and the tokens by the Trainer.
         counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
         if args.include_num_input_tokens_seen != "no" and state.num_input_tokens_seen > 0:
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
-        if clock.process_group and args.process_index > 0:  # these counts are of all ranks, and the clock sums them
+        if clock.process_group and args.process_index > 0:  # the clock sums over the ranks, so only the first adds them
             counts = dict.fromkeys(counts, 0)
-        schedulers.tick({**counts, **self.user_counts})
+        schedulers.tick({**counts, **self.user_counts})  # the user's counts are of this rank
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
@@ -407,8 +413,8 @@ class _TrainerSchedulers(CountingSchedulers):
                 warnings.simplefilter("always")
                 super().load_state_dict(state_dict)
         except ValueError as error:
-            clocks, present = [state["clock"] for state in state_dict.get("schedulers", [])], self.clock.dataloader_len
-            saved = clocks[0].get("batches_per_epoch") if clocks else present
+            states, present = state_dict.get("schedulers", []), self.clock.dataloader_len
+            saved = states[0]["clock"].get("batches_per_epoch") if states else present
             if saved == present:
                 raise
             raise ValueError(

@@ -65,6 +65,10 @@ def check_schedule_laws(
 
 
 def _check_law(law: Law, schedule: ScheduleLike, promise: PromiseAt, max_examples: int) -> None:
+    """Check a law on random runs. The changes of a function, whose times are not known, are for the law 'ratio' alone.
+
+    They are not searched before: the law 'purity' must be the first to call a function, which may keep a state.
+    """
     changes = largest_changes(schedule) if law is check_ratio and not isinstance(schedule, Schedule) else ()
 
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)

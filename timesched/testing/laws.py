@@ -1,6 +1,8 @@
 """The laws of schedules. Each is a function that draws an example and raises `LawBroken` if a schedule breaks the law.
 
-`draw` comes from Hypothesis. All laws evaluate a schedule with `evaluate`, which calls it with the state of the run.
+A law gets the schedule, a run that suits it, the `draw` of Hypothesis, and the promise. It returns if it does not apply
+to this schedule, and rejects the example if the schedule refuses the run. The laws follow in the order of `LAWS`, in
+which they are checked. All evaluate a schedule with `evaluate`, which calls it with the state of the run.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from hypothesis import assume, reject
@@ -54,15 +56,7 @@ class Promise:
 
 
 PromiseAt = Callable[[ScheduleLike, Horizon], Promise]
-Example = TypeVar("Example")
-
-
-class Draw(Protocol):
-    """Draws an example of a strategy: the `draw` of Hypothesis's `data()`."""
-
-    def __call__(self, strategy: st.SearchStrategy[Example], /) -> Example: ...
-
-
+Draw = Callable[[st.SearchStrategy[Any]], Any]  # draws an example: the `draw` of Hypothesis's `data()`
 Law = Callable[[ScheduleLike, Run, Draw, PromiseAt], None]
 
 
@@ -80,26 +74,45 @@ def evaluate(schedule: ScheduleLike, state: Moment) -> float:
         reject()
 
 
-def _has_ratio(schedule: ScheduleLike) -> bool:
-    """Whether it is a function of the state and the ratio, and not only of the state."""
-    return any(pass_ratio(schedule, 1.0))
+def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
+    """The value depends only on the timestamp and the horizon, whatever was evaluated before. A copy has it too."""
+    batch = draw(_batches(run, schedule))
+    sigma = draw(st.just(Fraction(1)) | RATIOS) if _has_ratio(schedule) else Fraction(1)
+    state = run.state(batch, sigma)
+    first = evaluate(schedule, state)
+    other = dataclasses.replace(run, batches=run.batches + 1)
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()):
+            evaluate(schedule, run.state(draw(_batches(run, schedule)), sigma))
+        else:
+            with contextlib.suppress(ValueError):  # the longer run may not suit the schedule
+                evaluate(schedule, other.state(draw(_batches(run, schedule))))
+    again = {"again": evaluate(schedule, run.state(batch, sigma))}
+    if isinstance(schedule, Schedule):
+        again |= {
+            "from a copy": evaluate(copy.deepcopy(schedule), state),
+            "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
+            "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
+            "by at()": schedule.at(state.timestamp, state),
+        }
+    for origin, later in again.items():
+        if later != first:
+            raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
 
 
 def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
-    if not _has_ratio(schedule):
+    if not _has_ratio(schedule) or any(map(_keeps_its_warmup, items_in(schedule))):
         return
     # Functions compute with a float, which is exact for these ratios; a `Schedule` is exact for any.
     ratios = RATIOS | st.integers(2, 13).map(lambda n: Fraction(1, n)) if isinstance(schedule, Schedule) else RATIOS
     sigma, drawn = draw(ratios), draw(_batches(run, schedule))
-    if any(map(_keeps_its_warmup, items_in(schedule))):
-        return
     schedule = _rewrite(schedule, lambda name, value: name == "scale_warmup" or value)
-    every = sigma.denominator  # only its multiples are stretched to whole batches
-    # A mark that comes one batch late in the stretched run comes up to `every` batches late in terms of this one.
-    batches = {drawn, *_nearby_batches(schedule, run.horizon(), every)}
-    batches.update(*(range(change, change + every + 1) for change in run.changes))
-    for batch in sorted({batch // every * every for batch in batches}):
+    spacing = sigma.denominator  # only its multiples are stretched to whole batches
+    # A mark that comes one batch late in the stretched run comes up to `spacing` batches late in terms of this one.
+    batches = {drawn, *_nearby_batches(schedule, run.horizon(), spacing)}
+    batches.update(*(range(change, change + spacing + 1) for change in run.changes))
+    for batch in sorted({batch // spacing * spacing for batch in batches}):
         plain = evaluate(schedule, run.state(batch))
         stretched = evaluate(schedule, run.state(int(batch * sigma), sigma))
         if plain != stretched:
@@ -107,24 +120,6 @@ def check_ratio(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
                 f"law 'ratio': {schedule!r} on {run}: {plain!r} at batch {batch}, but with ratio {sigma} "
                 f"{stretched!r} at batch {int(batch * sigma)}."
             )
-
-
-def _keeps_its_warmup(value: object) -> bool:
-    """Whether it is a schedule with a warmup that no ratio can stretch."""
-    warmup = getattr(value, "t_warmup", None)
-    is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
-    return is_absolute and not hasattr(value, "scale_warmup")
-
-
-def _rewrite(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
-    """A copy of a schedule and its children, with `change(name, value)` in place of the value of each field."""
-    if isinstance(value, tuple):
-        return tuple(_rewrite(item, change, name) for item in value)
-    if not isinstance(value, Schedule):
-        return change(name, value)
-    names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]  # each is a dataclass
-    fields = {name: _rewrite(getattr(value, name), change, name) for name in names}
-    return dataclasses.replace(value, **fields)  # type: ignore[type-var]  # likewise
 
 
 def check_unit(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
@@ -159,24 +154,25 @@ def check_ends(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt)
     except ValueError:
         reject()
     batch = draw(_batches(run, schedule, sigma))
+    earlier = draw(st.integers(0, batch))
     where = f"law 'ends': {schedule!r} on {run} with ratio {sigma}"
 
     def value_at(count: int) -> float:
         return evaluate(schedule, run.state(count, sigma))
 
-    late, first = value_at(batch), value_at(0)
+    first, early, late = value_at(0), value_at(earlier), value_at(batch)
     if promised.start is not None and first != promised.start:
         raise LawBroken(f"{where} starts at {first!r}, not at {promised.start!r}.")
     _check_range(late, promised, f"{where} is {late!r} at batch {batch}")
+
     if promised.end is not None:
         end = math.ceil(horizon.change(*(promised.until or horizon.place("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
             if at >= end and (here := value_at(at)) != promised.end:
                 raise LawBroken(f"{where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
-    earlier = draw(st.integers(0, batch))
+
     since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
-    if earlier >= since and (promised.falls or promised.rises):
-        early = value_at(earlier)
+    if earlier >= since:
         _check_turn(early, late, promised, f"{where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
     if promised.continuous and isinstance(schedule, Schedule):
         _check_no_jump(schedule, horizon, draw(st.sampled_from(_branch_points(schedule, horizon))), promised, where)
@@ -208,69 +204,23 @@ def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promis
         raise LawBroken(f"{where} jumps from {before!r} to {at!r} at batch {float(point)}.")
 
 
-def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
-    """The positions of a schedule's times on a run, in batches. The branches of the schedule meet there."""
-    points = [Fraction(0)]
-    for time in _used_times(schedule):
-        for scale in (False, True):
-            position = horizon.place(time, scale)
-            with contextlib.suppress(ValueError):  # a time in iterations or seconds is no number of batches
-                points.append(Fraction(horizon.change(*position, TimeUnit.BATCH)))
-    return points
-
-
-def _nearby_batches(schedule: ScheduleLike, horizon: Horizon, after: int = 1) -> list[int]:
-    """The batches around each point of a schedule: from one batch before it to `after` batches after it."""
-    near: list[int] = []
-    for first in map(math.ceil, _branch_points(schedule, horizon)):
-        near += range(max(0, first - 1), first + after + 1)
-    return near
-
-
-def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
-    """The value depends only on the timestamp and the horizon, whatever was evaluated before. A copy has it too."""
-    batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
-    if not _has_ratio(schedule):
-        sigma = Fraction(1)
-    state = run.state(batch, sigma)
-    first = evaluate(schedule, state)
-    other = dataclasses.replace(run, batches=run.batches + 1)
-    for _ in range(draw(st.integers(1, 3))):
-        if draw(st.booleans()):
-            evaluate(schedule, run.state(draw(_batches(run, schedule)), sigma))
-        else:
-            with contextlib.suppress(ValueError):  # the longer run may not suit the schedule
-                evaluate(schedule, other.state(draw(_batches(run, schedule))))
-    again = {"again": evaluate(schedule, run.state(batch, sigma))}
-    if isinstance(schedule, Schedule):
-        again |= {
-            "from a copy": evaluate(copy.deepcopy(schedule), state),
-            "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
-            "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
-            "by at()": schedule.at(state.timestamp, state),
-        }
-    for origin, later in again.items():
-        if later != first:
-            raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
-
-
 def check_epochs(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """A schedule that counts only epochs depends on the epoch and the fraction of it that is done, and nothing else."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
     if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
         return
-    factor, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
-    lengths: dict[str, Any] = {"batches": factor * run.batches, "batches_per_epoch": factor * run.batches_per_epoch}
+    run = dataclasses.replace(run, unit=TimeUnit.EPOCH)
     if not all(isinstance(counter, EpochCounter) for counter in schedule._resolution(run.horizon(), None).counters):
         return  # a closed form that counts steps
+    factor = draw(st.integers(1, 5))
+    longer = dataclasses.replace(run, batches=factor * run.batches, batches_per_epoch=factor * run.batches_per_epoch)
     state = run.state(draw(_batches(run, schedule)))
-    before = draw(st.integers(0, 2 * run.batches))  # batches, in epochs of another length
-    there = state.timestamp.copy(batch=before, batch_in_epoch=factor * state.timestamp.batch_in_epoch.exact)
-    early = evaluate(schedule, state)
-    late = evaluate(schedule, Moment(dataclasses.replace(run, **lengths).horizon(), there))
-    if early != late:
+    batches = draw(st.integers(0, 2 * run.batches))  # any, since earlier epochs may have had another length
+    same_place = state.timestamp.copy(batch=batches, batch_in_epoch=factor * state.timestamp.batch_in_epoch.exact)
+    here, there = evaluate(schedule, state), evaluate(schedule, Moment(longer.horizon(), same_place))
+    if here != there:
         raise LawBroken(
-            f"law 'epochs': {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place "
+            f"law 'epochs': {schedule!r} on {run} is {here!r} in {state!r}, and {there!r} at the same place "
             f"in epochs with {factor} times as many batches."
         )
 
@@ -329,21 +279,13 @@ def check_rates(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt
             raise LawBroken(f"{law} gave {curve(1)!r} in {curve_unit.value} without a conversion factor.")
 
 
-def _used_times(schedule: object) -> list[Time]:
-    """The times that a schedule reads. A cooldown with a `t_start` does not read its `t_max`."""
-    cooldowns: list[Any] = [item for item in items_in(schedule) if getattr(item, "t_start", None) is not None]
-    unused = {id(cooldown.t_max) for cooldown in cooldowns}
-    return [time for time in schedule_times(schedule) if id(time) not in unused]
-
-
 def check_constant_cost(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseAt) -> None:
     """A value late in the run takes no more steps of the interpreter than an early one."""
     states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
     for state in states:
         evaluate(schedule, state)  # resolves the schedule, which happens once for a run
-    early, _, _, late = (_count_lines(schedule, state) for state in states)
-    if late > 3 * early + 60:  # once more, since a callback of another package may have run
-        late = _count_lines(schedule, states[-1])
+    early = _count_lines(schedule, states[0])
+    late = min(_count_lines(schedule, states[-1]) for _ in range(2))  # in one, a callback of another package may run
     if late > 3 * early + 60:
         raise LawBroken(f"law 'cost': {schedule!r} takes {early} steps at batch 1 of {run}, and {late} later.")
 
@@ -369,13 +311,6 @@ def _count_lines(schedule: ScheduleLike, state: Moment) -> int:
     return lines
 
 
-def _batches(run: Run, schedule: ScheduleLike, sigma: Exact = 1) -> st.SearchStrategy[int]:
-    """Batches up to twice the length of a run: often the first few, and where the branches of a schedule meet."""
-    near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
-    points, last = [0, run.batches - 1, run.batches, *near], 2 * run.batches
-    return st.one_of(st.sampled_from(points), st.integers(0, min(16, last)), st.integers(0, last))
-
-
 LAWS = {
     "purity": check_purity,  # first: a schedule that keeps state has none yet
     "ratio": check_ratio,
@@ -386,3 +321,62 @@ LAWS = {
     "rates": check_rates,
     "cost": check_constant_cost,
 }
+
+
+# Functions that read a schedule for the laws: its signature, and its times, some by the names of fields.
+
+
+def _has_ratio(schedule: ScheduleLike) -> bool:
+    """Whether it is a function of the state and the ratio, and not only of the state."""
+    return any(pass_ratio(schedule, 1.0))
+
+
+def _keeps_its_warmup(value: object) -> bool:
+    """Whether it is a schedule with a warmup that no ratio can stretch."""
+    warmup = getattr(value, "t_warmup", None)
+    is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
+    return is_absolute and not hasattr(value, "scale_warmup")
+
+
+def _rewrite(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
+    """A copy of a schedule and its children, with `change(name, value)` in place of the value of each field."""
+    if isinstance(value, tuple):
+        return tuple(_rewrite(item, change, name) for item in value)
+    if not isinstance(value, Schedule):
+        return change(name, value)
+    names = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]  # each is a dataclass
+    fields = {name: _rewrite(getattr(value, name), change, name) for name in names}
+    return dataclasses.replace(value, **fields)  # type: ignore[type-var]  # likewise
+
+
+def _used_times(schedule: object) -> list[Time]:
+    """The times that a schedule reads. A cooldown with a `t_start` does not read its `t_max`."""
+    cooldowns: list[Any] = [item for item in items_in(schedule) if getattr(item, "t_start", None) is not None]
+    unused = {id(cooldown.t_max) for cooldown in cooldowns}
+    return [time for time in schedule_times(schedule) if id(time) not in unused]
+
+
+def _branch_points(schedule: ScheduleLike, horizon: Horizon) -> list[Fraction]:
+    """The positions of a schedule's times on a run, in batches. The branches of the schedule meet there."""
+    points = [Fraction(0)]
+    for time in _used_times(schedule):
+        for scale in (False, True):
+            position = horizon.place(time, scale)
+            with contextlib.suppress(ValueError):  # a time in iterations or seconds is no number of batches
+                points.append(Fraction(horizon.change(*position, TimeUnit.BATCH)))
+    return points
+
+
+def _nearby_batches(schedule: ScheduleLike, horizon: Horizon, after: int = 1) -> list[int]:
+    """The batches around each point of a schedule: from one batch before it to `after` batches after it."""
+    near: list[int] = []
+    for first in map(math.ceil, _branch_points(schedule, horizon)):
+        near += range(max(0, first - 1), first + after + 1)
+    return near
+
+
+def _batches(run: Run, schedule: ScheduleLike, sigma: Exact = 1) -> st.SearchStrategy[int]:
+    """Batches up to twice the length of a run: often the first few, and where the branches of a schedule meet."""
+    near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
+    points, last = [0, run.batches - 1, run.batches, *near], 2 * run.batches
+    return st.one_of(st.sampled_from(points), st.integers(0, min(16, last)), st.integers(0, last))
