@@ -7,7 +7,6 @@ The scheduler of the same name in optim/lr_scheduler.py documents the fields.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, InitVar, dataclass, field, fields
 from fractions import Fraction
@@ -432,20 +431,3 @@ class Chain(ClosedForm):
             return product
 
         return value
-
-
-class UserClosedForm(ClosedForm):
-    """The values that a user's subclass of a scheduler computes: see `Scheduler.at_step`."""
-
-    reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
-
-    @classmethod
-    def of(cls, scheduler: object) -> UserClosedForm:
-        return cls(weakref.ref(scheduler))
-
-    def resolve(self, frame: Frame) -> Resolved:
-        index, reference = frame.mark(as_time(0)).index, self.reference
-        return lambda counts: reference().at_step(counts[index])
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return UserClosedForm.of, (self.reference(),)

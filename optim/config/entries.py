@@ -121,7 +121,7 @@ def read_constructor(cls: type) -> Constructor:
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer or a scheduler to make: the constructor and its arguments, which have been read and checked.
+    """What a `{Name: {arguments}}` of the config means: a constructor and its arguments, which have been checked.
 
     The children of a scheduler are entries among its arguments.
     """
