@@ -31,14 +31,14 @@ class Trial:
     problems: Problems
 
 
-def make_trial(sections: Mapping[str, Any], entries: Mapping[str, object], model: object = None) -> Trial:
+def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model: object = None) -> Trial:
     """Make the optimizer, the clock and some schedulers of a config.
 
-    `sections`: the result of `read_sections`. `entries`: the schedulers to make, by the names that messages give them.
+    `sections`: the result of `read_sections`. `values`: the schedulers to make, by the names that messages give them.
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
     """
     sections = {name: value for name, value in sections.items() if name != "process_group"}  # there is one rank
-    plan = resolve_config(sections, entries, None)
+    plan = resolve_config(sections, values, None)
     if model is None:
         grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
     else:
@@ -48,7 +48,7 @@ def make_trial(sections: Mapping[str, Any], entries: Mapping[str, object], model
         schedulers = dict.fromkeys(plan.schedulers)
     else:
         schedulers = make_schedulers(plan, grouped)
-        if len(entries) == len(sections["schedulers"]) and not plan.problems:
+        if len(values) == len(sections["schedulers"]) and not plan.problems:
             plan.problems.attempt(check_learning_rates, grouped, schedulers)
     return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
 
