@@ -23,29 +23,11 @@ from .closed_form.formulas import ClosedForm, Steps
 from .scheduler import Options, Scheduler
 
 __all__ = [
-    "ChainedLR",
-    "ChainedScheduler",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CosineDecayLR",
-    "CyclicLR",
-    "ExponentialLR",
-    "InverseExponentialTimeDecayLR",
-    "InverseSquareRootDecayLR",
-    "LRScheduler",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "OneCycleLR",
-    "PiecewiseConstantLR",
-    "PolynomialLR",
-    "ScalePerParamLR",
-    "SequentialLR",
-    "StepLR",
-    "WarmupStableDecayLR",
-]
+    "ChainedLR", "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
+    "CosineDecayLR", "CyclicLR", "ExponentialLR", "InverseExponentialTimeDecayLR", "InverseSquareRootDecayLR",
+    "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PiecewiseConstantLR",
+    "PolynomialLR", "ScalePerParamLR", "SequentialLR", "StepLR", "WarmupStableDecayLR",
+]  # fmt: skip
 
 
 class LRScheduler(Scheduler):

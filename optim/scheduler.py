@@ -7,7 +7,8 @@ of a multiplier. To schedule any key with a schedule that exists already, use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -20,6 +21,8 @@ from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names, show_options
+from timesched.maths import Frame
+from timesched.maths.counts import Resolved
 from timesched.maths.ops import host_scalar
 from timesched.run.horizon import Horizon, State
 from timesched.schedulers.schedule import Schedule, schedule_times
@@ -28,7 +31,7 @@ from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 from timesched.types import Tags
 
-from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
+from .closed_form.formulas import ClosedForm, as_step, as_tensor, as_time
 
 __all__ = ["Scheduler"]
 
@@ -40,6 +43,23 @@ OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose cla
 DEFAULTS = {"param_group_tags": None, "clock": None, "on_change": "same"}  # of `Options`
 # The attributes that are not arguments of the schedule.
 _RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "factor_power", *DEFAULTS))
+
+
+class UserClosedForm(ClosedForm):
+    """The schedule of a scheduler in which a user's subclass computes the value: it calls `Scheduler.at_step`."""
+
+    reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
+
+    @classmethod
+    def of(cls, scheduler: object) -> UserClosedForm:
+        return cls(weakref.ref(scheduler))
+
+    def resolve(self, frame: Frame) -> Resolved:
+        index, reference = frame.mark(as_time(0)).index, self.reference
+        return lambda counts: reference().at_step(counts[index])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UserClosedForm.of, (self.reference(),)
 
 
 class Options(TypedDict, total=False):
@@ -127,8 +147,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        if self._has_own_hook():
-            self._constructor_formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
+        if self._has_own_hook():  # its schedule calls the user's method, which may call the formula of its base
+            self._base_formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
             schedule = UserClosedForm.of(self)
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
@@ -151,26 +171,17 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
         return closed_form
 
-    # The closed form. A user's subclass may override the method that `hook` names. A step then calls, in this order:
-    #   step() -> the evaluator -> UserClosedForm, which is the schedule -> at_step(), which sets `last_epoch`
-    #   -> the user's method -> super() in it, if it is called: _get_closed_form() below
-    #   -> _constructor_formula, the evaluator of the formula of the class that the user derived from.
-
-    def _get_closed_form(self) -> Tensor:
-        """The value at `last_epoch`, a 0-dim tensor."""
-        formula = self._constructor_formula if self._has_own_hook() else self._evaluator
-        if formula is None:
-            raise NotImplementedError(f"{type(self).__name__}.{self.hook}: super() has no formula. Do not call it.")
-        if self.clock is None:
-            return as_tensor(formula.value((self.last_epoch,)))
-        return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))
+    # The value. A user's subclass may compute it in the method that `hook` names. Then a step calls, in this order:
+    #   step() -> the evaluator -> UserClosedForm, which is the schedule
+    #   -> at_step(), which sets `last_epoch` -> the user's method
+    #   -> super() in it, if it is called: _get_closed_form() -> _base_formula.
 
     def _has_own_hook(self) -> bool:
         """Whether a user's subclass computes the value in the method that `hook` names."""
         return getattr(type(self), self.hook) is not Scheduler._get_closed_form
 
     def at_step(self, count: object) -> Tensor:
-        """The value that a user's subclass computes at a step. During the call, `last_epoch` is this step."""
+        """The value that a user's method computes at a step. During the call, `last_epoch` is this step."""
         own_cursor, self._cursor = self._cursor, StepCursor(as_step(count))
         try:
             value: Tensor = getattr(self, self.hook)()
@@ -179,6 +190,17 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
+
+    def _get_closed_form(self) -> Tensor:
+        """The value at `last_epoch` by the formula of the class, a 0-dim tensor."""
+        formula = self._base_formula if self._has_own_hook() else self._evaluator
+        if formula is None:
+            raise NotImplementedError(f"{type(self).__name__}.{self.hook}: super() has no formula. Do not call it.")
+        if self.clock is None:
+            return as_tensor(formula.value((self.last_epoch,)))
+        return as_tensor(formula.schedule.curve(self._horizon(), TimeUnit.BATCH)(self.last_epoch))
+
+    # The values over the run
 
     def _horizon(self) -> Horizon:
         """The run of the clock; without a clock, a run whose length is not known."""

@@ -21,28 +21,11 @@ from .closed_form.formulas import Steps
 from .scheduler import Options, Scheduler
 
 __all__ = [
-    "ChainedWD",
-    "ConstantWD",
-    "CosineAnnealingWD",
-    "CosineAnnealingWarmRestartsWD",
-    "CosineDecayWD",
-    "CyclicWD",
-    "ExponentialWD",
-    "InverseExponentialTimeDecayWD",
-    "InverseSquareRootDecayWD",
-    "LambdaWD",
-    "LinearWD",
-    "MultiStepWD",
-    "MultiplicativeWD",
-    "OneCycleWD",
-    "PiecewiseConstantWD",
-    "PolynomialWD",
-    "ScalePerParamWD",
-    "SequentialWD",
-    "StepWD",
-    "WarmupStableDecayWD",
-    "WeightDecayScheduler",
-]
+    "ChainedWD", "ConstantWD", "CosineAnnealingWD", "CosineAnnealingWarmRestartsWD", "CosineDecayWD", "CyclicWD",
+    "ExponentialWD", "InverseExponentialTimeDecayWD", "InverseSquareRootDecayWD", "LambdaWD", "LinearWD",
+    "MultiStepWD", "MultiplicativeWD", "OneCycleWD", "PiecewiseConstantWD", "PolynomialWD", "ScalePerParamWD",
+    "SequentialWD", "StepWD", "WarmupStableDecayWD", "WeightDecayScheduler",
+]  # fmt: skip
 
 
 class WeightDecayScheduler(Scheduler):

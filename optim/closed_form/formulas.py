@@ -7,7 +7,6 @@ The scheduler of the same name in optim/lr_scheduler.py documents the fields.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, InitVar, dataclass, field, fields
 from fractions import Fraction
@@ -338,18 +337,16 @@ class Cyclic(ClosedForm):
     def _scale(self, frame: Frame, complete: Resolved) -> Resolved:
         """The factor of the height of a cycle. `complete` counts the completed cycles."""
         function, gamma = self.scale_fn, self.gamma
-        if function is None:
-            if self.mode == "triangular":
-                return lambda counts: 1.0
-            if self.mode == "triangular2":
-                return lambda counts: decay(complete(counts), 0.5)
-            # "exp_range" depends on the steps: a factor for each cycle would differ
-            steps, _ = step_counts(frame, as_time(self.step_size_up))
-            return lambda counts: decay(steps(counts), gamma)
-        if self.scale_mode == "cycle":
+        if function is not None and self.scale_mode == "cycle":
             return lambda counts: _call(function, complete(counts) + 1)
+        if function is None and self.mode == "triangular":
+            return lambda counts: 1.0
+        if function is None and self.mode == "triangular2":
+            return lambda counts: decay(complete(counts), 0.5)
         steps, _ = step_counts(frame, as_time(self.step_size_up))
-        return lambda counts: _call(function, steps(counts))
+        if function is not None:
+            return lambda counts: _call(function, steps(counts))
+        return lambda counts: decay(steps(counts), gamma)  # of the steps: a factor for each cycle would differ
 
 
 class OneCycle(ClosedForm):
@@ -434,20 +431,3 @@ class Chain(ClosedForm):
             return product
 
         return value
-
-
-class UserClosedForm(ClosedForm):
-    """The values that a user's subclass of a scheduler computes: see `Scheduler.at_step`."""
-
-    reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
-
-    @classmethod
-    def of(cls, scheduler: object) -> UserClosedForm:
-        return cls(weakref.ref(scheduler))
-
-    def resolve(self, frame: Frame) -> Resolved:
-        index, reference = frame.mark(as_time(0)).index, self.reference
-        return lambda counts: reference().at_step(counts[index])
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return UserClosedForm.of, (self.reference(),)

@@ -1,35 +1,36 @@
-"""Step 3, objects: make the optimizer and the schedulers of the specifications, and check how they fit together."""
+"""Build the optimizer and the schedulers of a config: read it, find the classes and their arguments, make the objects.
+
+`build` calls the steps in order. The schedulers are resolved before the optimizer, since they may set its learning
+rate, and are made after it, since they write into its groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
-from timesched.binding import Bound, bind
+from timesched.batch_size.schedule import BatchSizeSchedule
+from timesched.binding import Bound
 from timesched.binding.groups import APPLIED_FACTOR, has_learning_rate_factor
-from timesched.binding.owner import Refusal
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
-from timesched.reading import prefix_errors
+from timesched.run.clock import Clock
 from timesched.run.horizon import State
-from timesched.schedulers.schedule import Schedule
 from timesched.time.value import TimeLike
-from timesched.types import ParamGroup, Tags
 
 from .. import lr_scheduler
-from ..base.hyperparameters import comparable_value
-from ..groups import configure_param_groups
 from ..groups.decay import decaying_groups, norm_and_bias_names, scheduled_groups
-from ..groups.parameters import NamedParameter, find_parameters
-from ..groups.rules import FACTOR, Claim, apply_claims, read_factor_claims, read_factors
+from ..groups.rules import FACTOR, read_factors
 from ..state.optimizer import Optimizer
+from .entries import Entry, Given, Problems, read_constructor
 from .names import optimizers
-from .read import TAGS, read, read_sections
-from .resolve import Given, OptimizerSpec, Plan, Spec, has_time, read_constructor, resolve_config, resolve_learning_rate
+from .optimizer import GroupedOptimizer, make_optimizer, resolve_optimizer
+from .read import CLOCK_KEYS, find_unknown_keys, read, read_sections
+from .schedulers import check_written, make_entry, make_scheduler, resolve_learning_rate, resolve_scheduler
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ def configure_lr_scheduler(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r:.80}: this is not a torch.optim.Optimizer. Pass the one to schedule.")
-    spec = resolve_learning_rate(learning_rate, "learning_rate")
+    entry = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
         missing = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
         for group in optimizer.param_groups:
@@ -159,7 +160,7 @@ def configure_lr_scheduler(
                 f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: no parameter group has the factor "
                 f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
             )
-    scheduler = make_from_spec(spec, optimizer)
+    scheduler = make_entry(entry, optimizer)
     if not adjust_learning_rate:
         return scheduler
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
@@ -247,8 +248,8 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     """
     config = read(config)
     sections = read_sections(config, clock is not None)
-    entries = {f"schedulers[{i}]": entry for i, entry in enumerate(sections["schedulers"])}
-    plan = resolve_config(sections, entries, clock)
+    values = {f"schedulers[{i}]": value for i, value in enumerate(sections["schedulers"])}
+    plan = resolve_config(sections, values, clock)
     grouped = plan.attempt(make_optimizer, plan.optimizer, model)
     plan.problems.raise_all()
     schedulers = make_schedulers(plan, grouped)
@@ -258,69 +259,51 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     return Built(grouped.optimizer, list(schedulers.values()), plan.clock, config, note)
 
 
-def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
-    """Text that says whether norms and biases have weight decay; empty if no group has any, or without an entry."""
-    groups = grouped.optimizer.param_groups
-    if isinstance(grouped.spec, Given) or not (decaying := decaying_groups(groups, schedulers.values())):
-        return ""
-    no_decay = grouped.spec.grouping["no_decay"]
-    key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
-    norm_groups = norm_and_bias_names(grouped.parameters, groups)
-    if decaying.isdisjoint(norm_groups):
-        return f"{key} (norms and biases have no weight decay)"
-    if no_decay is False:
-        return f"{key} (norms and biases have weight decay, too)"
-    scheduled = {path: scheduled_groups(scheduler) & norm_groups.keys() for path, scheduler in schedulers.items()}
-    causes = [path for path, indices in scheduled.items() if indices and not schedulers[path].relative]
-    verb = "give" if len(causes) > 1 else "gives"
-    return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
-
-
 @dataclass(frozen=True)
-class GroupedOptimizer:
-    """An optimizer, and what its config says of its parameter groups, by their indices."""
+class Plan:
+    """The entries of a config. None is in the place of an entry that fails; its error is among the problems."""
 
-    spec: OptimizerSpec | Given
-    optimizer: Any
-    no_decay_groups: Set[int] = frozenset()  # the config's `no_decay` leaves them without weight decay
-    unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
-    parameters: Sequence[NamedParameter] = ()
+    optimizer: Entry | Given | None
+    clock: State | None
+    schedulers: Mapping[str, Entry | Given | None]  # by their paths
+    problems: Problems
 
-
-def make_optimizer(spec: OptimizerSpec | Given, model: Any) -> GroupedOptimizer:
-    """Make the optimizer of a specification, for a model."""
-    if isinstance(spec, Given):
-        return GroupedOptimizer(spec, _make_given(spec, model, "optimizer"))
-    if isinstance(model, Iterator):
-        model = list(model)  # it is read more than once
-    parameters, grouping = find_parameters(model), dict(spec.grouping)
-    claims = [*grouping.pop("rules"), *read_factor_claims(model, parameters, grouping.pop(FACTOR, None))]
-    groups = configure_param_groups(model, claims, **grouping)
-    # before the optimizer adds its defaults to the groups:
-    no_decay_groups = _find_no_decay_groups(groups, model, claims) if spec.excludes_decay else set()
-    unset_lr_groups = {i for i, group in enumerate(groups) if spec.lacks_lr and "lr" not in group}
-    optimizer = spec.constructor.cls(groups, **spec.arguments)
-    return GroupedOptimizer(spec, optimizer, no_decay_groups, unset_lr_groups, parameters)
+    def attempt(self, make: Callable[..., object], entry: Any, *arguments: object) -> Any:
+        """Make the object of an entry. If this fails, keep the error, which begins with its path."""
+        return None if entry is None else self.problems.attempt(make, entry, *arguments, path=entry.path)
 
 
-def _find_no_decay_groups(groups: Sequence[ParamGroup], model: Any, claims: Sequence[Claim]) -> set[int]:
-    """The indices of the groups without weight decay in which `no_decay` excludes a parameter, and no rule does."""
-    parameters = find_parameters(model)
-    apply_claims(parameters, claims)
-    undecided = {parameter.name for parameter in parameters if "weight_decay" not in parameter.settings}
-    without_decay = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay")) == 0}
-    return {i for i in without_decay if not undecided.isdisjoint(dict(groups[i]["params"]))}
+def resolve_config(sections: Mapping[str, Any], values: Mapping[str, object], clock: State | None) -> Plan:
+    """Find the classes and read the arguments of a config. `values`: the schedulers that are made, by their paths."""
+    problems, later = Problems(find_unknown_keys(sections)), Problems()
+    clock = later.attempt(make_clock, sections, clock, path="config")
+    entries = {path: later.attempt(resolve_scheduler, value, path, clock) for path, value in values.items()}
+    is_lr_scheduled = len(values) < len(sections["schedulers"])  # the schedulers left out may set the learning rate
+    for entry in entries.values():
+        is_lr_scheduled |= isinstance(entry, Entry) and issubclass(entry.constructor.cls, lr_scheduler.LRScheduler)
+    optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
+    return Plan(optimizer, clock, entries, Problems(problems + later))
+
+
+def make_clock(sections: Mapping[str, Any], clock: State | None) -> Any:
+    """The clock that is passed, or a clock made from the config, or None."""
+    arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
+    if arguments and clock is not None:
+        keys = ", ".join(map(repr, arguments))
+        raise ValueError(f"a clock is passed, and the config has {keys}. Leave out one of them.")
+    if isinstance(arguments.get("samples_per_batch"), dict):
+        arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
+    return Clock(**{"max_duration": None, **arguments}) if arguments else clock
 
 
 def make_schedulers(plan: Plan, grouped: GroupedOptimizer) -> dict[str, Any]:
     """Make the schedulers, by their paths in the config, and check each when all are made. A failed one is None."""
-    schedulers = {
-        path: plan.attempt(_make_scheduler, spec, grouped.optimizer, plan.clock)
-        for path, spec in plan.schedulers.items()
-    }
+    schedulers = {}
+    for path, entry in plan.schedulers.items():
+        schedulers[path] = plan.attempt(make_scheduler, entry, grouped.optimizer, plan.clock)
     for path, scheduler in schedulers.items():
         if scheduler is not None:
-            plan.problems.attempt(_check_written, scheduler, grouped.no_decay_groups, path=path)
+            plan.problems.attempt(check_written, scheduler, grouped.no_decay_groups, path=path)
     return schedulers
 
 
@@ -329,19 +312,19 @@ def check_learning_rates(grouped: GroupedOptimizer, schedulers: Mapping[str, obj
 
     Also unless they use the factors of the entry.
     """
-    if isinstance(grouped.spec, Given):
+    if isinstance(grouped.entry, Given):
         return
     lr_schedulers = [value for value in schedulers.values() if isinstance(value, lr_scheduler.LRScheduler)]
     unset = set(grouped.unset_lr_groups).difference(*(scheduler.indices for scheduler in lr_schedulers))
     if unset:
         raise ValueError(
-            f"{grouped.spec.path}: no scheduler sets the learning rate of parameter group {min(unset)}. Give the "
+            f"{grouped.entry.path}: no scheduler sets the learning rate of parameter group {min(unset)}. Give the "
             f"optimizer an 'lr'."
         )
     has_factors = any(map(has_learning_rate_factor, grouped.optimizer.param_groups))
     if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
         raise ValueError(
-            f"{grouped.spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate "
+            f"{grouped.entry.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate "
             f"scheduler of timesched or optim, or write an 'lr' for these parameters under 'params'."
         )
 
@@ -353,67 +336,19 @@ def _is_scaled_by_factors(scheduler: object) -> bool:
     return bool(getattr(scheduler, "factor_power", 0))
 
 
-def _make_scheduler(spec: Spec | Given, optimizer: Any, clock: State | None) -> Any:
-    """Make the scheduler of a specification, and bind a schedule."""
-    if isinstance(spec, Given):
-        scheduler = _make_given(spec, optimizer, "scheduler")
-        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-            name = type(scheduler).__name__
-            raise ValueError(f"this {name} has a different optimizer. Create it with the optimizer of the config.")
-        return scheduler
-    scheduler = make_from_spec(spec, optimizer, clock if has_time(spec) else None)
-    if isinstance(scheduler, Schedule):
-        if clock is None:
-            raise ValueError(
-                "a schedule needs a clock. Write 'max_duration' at the top of the config, or pass "
-                "clock=timesched.Clock(...)."
-            )
-        return bind(scheduler, optimizer, clock, **spec.options)
-    if scheduler.refusal is Refusal.UNUSED_FACTOR:
-        return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
-    return scheduler
-
-
-def _make_given(given: Given, argument: object, kind: str) -> Any:
-    """The optimizer or scheduler that is in place of an entry, or that the function in its place returns.
-
-    `argument`: the model or the optimizer that the function gets.
-    """
-    instance = given.value(argument) if callable(given.value) else given.value
-    if not hasattr(instance, "step") or isinstance(instance, torch.optim.Optimizer) is not (kind == "optimizer"):
-        raise TypeError(
-            f"{given.path}={instance!r:.80}: this is no {kind}. Pass the {kind} or a function that returns it."
-        )
-    return instance
-
-
-def make_from_spec(spec: Spec, optimizer: torch.optim.Optimizer, clock: State | None = None, tags: Tags = None) -> Any:
-    """Make the scheduler or schedule of a specification, and first its children.
-
-    `tags`: the tags of its parent, which it uses if it has none of its own.
-    """
-    constructor, arguments = spec.constructor, dict(spec.arguments)
-    tags = arguments.get(TAGS, tags)
-    for name, value in arguments.items():
-        if isinstance(value, Spec):
-            arguments[name] = make_from_spec(value, optimizer, clock, tags)
-        elif isinstance(value, list) and any(isinstance(item, Spec) for item in value):
-            arguments[name] = [make_from_spec(child, optimizer, clock, tags) for child in value]
-    if tags is not None and TAGS in constructor.parameters:
-        arguments[TAGS] = tags
-    if constructor.takes_clock and clock is not None:
-        arguments["clock"] = clock
-    positional = [optimizer] if constructor.takes_optimizer else []
-    with prefix_errors(spec.path):
-        return constructor.cls(*positional, **arguments)
-
-
-def _check_written(scheduler: object, no_decay_groups: Set[int]) -> None:
-    """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
-    if isinstance(scheduler, Bound):
-        scheduler.catch_up()
-    if indices := no_decay_groups & scheduled_groups(scheduler):
-        raise ValueError(
-            f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. Give "
-            f"the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."
-        )
+def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
+    """Text that says whether norms and biases have weight decay; empty if no group has any, or without an entry."""
+    groups = grouped.optimizer.param_groups
+    if isinstance(grouped.entry, Given) or not (decaying := decaying_groups(groups, schedulers.values())):
+        return ""
+    no_decay = grouped.no_decay
+    key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
+    norm_groups = norm_and_bias_names(grouped.parameters, groups)
+    if decaying.isdisjoint(norm_groups):
+        return f"{key} (norms and biases have no weight decay)"
+    if no_decay is False:
+        return f"{key} (norms and biases have weight decay, too)"
+    scheduled = {path: scheduled_groups(scheduler) & norm_groups.keys() for path, scheduler in schedulers.items()}
+    causes = [path for path, indices in scheduled.items() if indices and not schedulers[path].relative]
+    verb = "give" if len(causes) > 1 else "gives"
+    return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"

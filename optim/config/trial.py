@@ -11,9 +11,10 @@ from torch import nn
 
 from timesched.run.horizon import State
 
-from .build import GroupedOptimizer, check_learning_rates, make_optimizer, make_schedulers
+from .build import check_learning_rates, make_schedulers, resolve_config
+from .entries import Entry, Problems
+from .optimizer import GroupedOptimizer, make_optimizer
 from .read import CLOCK_KEYS, TAGS
-from .resolve import OptimizerSpec, Problems, Spec, resolve_config
 
 
 @dataclass
@@ -30,14 +31,14 @@ class Trial:
     problems: Problems
 
 
-def make_trial(sections: Mapping[str, Any], entries: Mapping[str, object], model: object = None) -> Trial:
+def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model: object = None) -> Trial:
     """Make the optimizer, the clock and some schedulers of a config.
 
-    `sections`: the result of `read_sections`. `entries`: the schedulers to make, by the names that messages give them.
+    `sections`: the result of `read_sections`. `values`: the schedulers to make, by the names that messages give them.
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
     """
     sections = {name: value for name, value in sections.items() if name != "process_group"}  # there is one rank
-    plan = resolve_config(sections, entries, None)
+    plan = resolve_config(sections, values, None)
     if model is None:
         grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
     else:
@@ -47,22 +48,22 @@ def make_trial(sections: Mapping[str, Any], entries: Mapping[str, object], model
         schedulers = dict.fromkeys(plan.schedulers)
     else:
         schedulers = make_schedulers(plan, grouped)
-        if len(entries) == len(sections["schedulers"]) and not plan.problems:
+        if len(values) == len(sections["schedulers"]) and not plan.problems:
             plan.problems.attempt(check_learning_rates, grouped, schedulers)
     return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
 
 
-def _make_trial_optimizer(spec: OptimizerSpec, schedulers: Mapping[str, object]) -> GroupedOptimizer:
+def _make_trial_optimizer(entry: Entry, schedulers: Mapping[str, object]) -> GroupedOptimizer:
     tags: list[set[str]] = [set(), *({tag} for tag in sorted(_find_tags(list(schedulers.values()))))]
     groups = [{"params": [nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
-    return GroupedOptimizer(spec, spec.constructor.cls(groups, **spec.arguments))
+    return GroupedOptimizer(entry, entry.constructor.cls(groups, **entry.arguments))
 
 
 def _find_tags(value: object) -> set[str]:
     """Return all tags that a scheduler and its children name."""
     if isinstance(value, list):
         return set().union(*map(_find_tags, value))
-    if not isinstance(value, Spec):
+    if not isinstance(value, Entry):
         return set()
     tags = value.options.get("tags", value.arguments.get(TAGS))
     own = {tag.removeprefix("!") for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}

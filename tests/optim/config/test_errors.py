@@ -9,7 +9,7 @@ import torch
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
-from optim.config.resolve import Problems
+from optim.config.entries import Problems
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind

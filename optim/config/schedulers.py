@@ -1,0 +1,201 @@
+"""The schedulers of a config: their entries are read and checked, and then the schedulers are made, children first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+import torch
+
+from timesched.binding import Bound, bind
+from timesched.binding.owner import Refusal
+from timesched.reading import SCHEDULE, Family, prefix_errors
+from timesched.run.horizon import Horizon, State
+from timesched.schedulers.schedule import Schedule
+from timesched.time.units import TimeError, TimeUnit
+from timesched.time.value import Time
+from timesched.types import Tags
+
+from .. import lr_scheduler
+from ..groups.decay import scheduled_groups
+from .entries import Entry, Given, is_given, read_constructor, read_entry, rename_argument
+from .names import CLOSED_FORM, LR, MAIN_LR, SCHEDULER
+from .read import TAGS, OldLearningRate, read_numbers
+
+# Keys of a schedule's entry that are arguments of bind().
+BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
+# The argument that is a child, the argument that is a list of children, and the classes of the children.
+_CHILDREN_OF_SCHEDULES = ("schedule", "schedules", SCHEDULE)
+_CHILDREN_OF_SCHEDULERS = ("scheduler", "schedulers", CLOSED_FORM)
+
+# Names: the classes and their arguments, before the optimizer is made. A sequence adds up its milestones on the clock
+
+
+def resolve_scheduler(value: object, path: str, clock: State | None) -> Entry | Given:
+    """The entry of a scheduler or schedule, or the scheduler or function that is in its place."""
+    if is_given(value):
+        return Given(path, value)
+    if isinstance(value, OldLearningRate):
+        return resolve_learning_rate(value.value, "optimizer.learning_rate", clock)
+    name, arguments = read_entry(read_numbers(value), path)
+    path = f"{path}.{name}"
+    cls, options = SCHEDULER.find(name, path), {}
+    if issubclass(cls, Schedule):
+        arguments = _rename_tags(cls, arguments, path)
+        options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if key in arguments}
+    return replace(_resolve(cls, arguments, path, clock), options=options)
+
+
+def resolve_learning_rate(learning_rate: Any, path: str, clock: State | None = None) -> Entry:
+    """The entry of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
+    if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
+        return _resolve(lr_scheduler.ConstantLR, {"learning_rate": learning_rate}, path, clock)
+    is_list = isinstance(learning_rate, (list, tuple))
+    dicts = [dict(x) if isinstance(x, Mapping) else {} for x in (learning_rate if is_list else [learning_rate])]
+    if not all("scheduler" in arguments for arguments in dicts):
+        raise TypeError(
+            f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
+        )
+    if not is_list:
+        return _resolve_dict(dicts[0], path, clock)
+    main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
+    is_chain = lr_scheduler.ChainedLR in main_schedulers
+    children = [_resolve_dict(x, f"{path}[{i}]", clock, is_phase=not is_chain) for i, x in enumerate(dicts)]
+    parent = lr_scheduler.ChainedLR if is_chain else lr_scheduler.SequentialLR
+    return _resolve(parent, {"schedulers": children}, path, clock)
+
+
+def _resolve_dict(arguments: dict[str, Any], path: str, clock: State | None, is_phase: bool = False) -> Entry:
+    """The entry of a learning rate that is a dict with the name of a class under `scheduler`."""
+    cls = LR.find(arguments.pop("scheduler"), path)
+    return _resolve(cls, arguments, path, clock, is_phase)
+
+
+def _resolve(cls: Any, arguments: dict[str, Any], path: str, clock: State | None, is_phase: bool = False) -> Entry:
+    """The entry of a class with its arguments, in which the children become entries, too.
+
+    `is_phase`: a sequence without milestones reads its length from its `total_iters`, even if the class has no such
+    argument. The lengths of all phases give the milestones of the sequence.
+    """
+    constructor, length = read_constructor(cls), arguments.get("total_iters")
+    parameters, is_schedule = constructor.parameters, issubclass(cls, Schedule)
+    if TAGS in parameters:
+        arguments = _rename_tags(cls, arguments, path)
+    if is_phase and "total_iters" not in parameters:
+        arguments.pop("total_iters", None)
+    child, children, family = _CHILDREN_OF_SCHEDULES if is_schedule else _CHILDREN_OF_SCHEDULERS
+    if child in arguments:
+        arguments[child] = _resolve_child(arguments[child], f"{path}.{child}", family, clock, is_phase)
+    if children in arguments:
+        has_phases = not is_schedule and "milestones" in parameters and "milestones" not in arguments
+        phases = _resolve_list(arguments[children], f"{path}.{children}", family, clock, has_phases)
+        arguments[children] = phases
+        if has_phases:
+            arguments["milestones"] = _sum_lengths(phases, clock)
+    return Entry(path, constructor, constructor.read_arguments(arguments, path), length=length)
+
+
+def _rename_tags(cls: Any, arguments: dict[str, Any], path: str) -> dict[str, Any]:
+    """The arguments with `param_group_tags` in place of `tags`, unless the class has an argument `tags` of its own."""
+    has_own = "tags" in read_constructor(cls).parameters
+    return rename_argument(arguments, "tags", TAGS, path) if "tags" in arguments and not has_own else arguments
+
+
+def _resolve_list(values: Any, path: str, family: Family, clock: State | None, has_phases: bool) -> list[Entry]:
+    """The entries of a list of children."""
+    if not isinstance(values, list):
+        raise TypeError(f"{path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
+    return [_resolve_child(value, f"{path}[{i}]", family, clock, has_phases) for i, value in enumerate(values)]
+
+
+def _resolve_child(value: object, path: str, family: Family, clock: State | None, is_phase: bool) -> Entry:
+    """The entry of a child. In a list of learning rates it is one already."""
+    if isinstance(value, Entry):
+        return value
+    name, arguments = read_entry(value, path)
+    path = f"{path}.{name}"
+    return _resolve(family.find(name, path), arguments, path, clock, is_phase)
+
+
+def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
+    """The steps or times at which the phases of a sequence begin, except the first: running sums of the lengths."""
+    horizon = Horizon(None) if clock is None else Horizon.of(clock)
+    milestones: list[Time] = []
+    for phase in phases[:-1]:
+        if phase.length is None:
+            raise ValueError(f"{phase.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
+        with prefix_errors(f"{phase.path}: total_iters={phase.length!r}"):
+            time = Time.from_input(phase.length, "ba")
+            milestones.append(horizon.add(milestones[-1], time) if milestones else time)
+    return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
+
+
+# Objects: the schedulers, of which the optimizer has the groups
+
+
+def make_scheduler(entry: Entry | Given, optimizer: Any, clock: State | None) -> Any:
+    """Make the scheduler of an entry, and bind a schedule."""
+    if isinstance(entry, Given):
+        scheduler = entry.make(optimizer, "scheduler")
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            name = type(scheduler).__name__
+            raise ValueError(f"this {name} has a different optimizer. Create it with the optimizer of the config.")
+        return scheduler
+    scheduler = make_entry(entry, optimizer, clock if _has_time(entry) else None)
+    if isinstance(scheduler, Schedule):
+        if clock is None:
+            raise ValueError(
+                "a schedule needs a clock. Write 'max_duration' at the top of the config, or pass "
+                "clock=timesched.Clock(...)."
+            )
+        return bind(scheduler, optimizer, clock, **entry.options)
+    if scheduler.refusal is Refusal.UNUSED_FACTOR:
+        return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
+    return scheduler
+
+
+def _has_time(value: object) -> bool:
+    """Whether a value is a time, or an entry has a time in its arguments, so that it needs a clock."""
+    if isinstance(value, Entry):
+        values = [argument for name, argument in value.arguments.items() if name != TAGS]
+        return issubclass(value.constructor.cls, Schedule) or _has_time(values)
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_time, value))
+    try:
+        return isinstance(value, Time) or (isinstance(value, str) and Time.from_timestring(value) is not None)
+    except TimeError:
+        return False
+
+
+def make_entry(entry: Entry, optimizer: torch.optim.Optimizer, clock: State | None = None, tags: Tags = None) -> Any:
+    """Make the scheduler or schedule of an entry, and first its children.
+
+    `tags`: the tags of its parent, which it uses if it has none of its own.
+    """
+    constructor, arguments = entry.constructor, dict(entry.arguments)
+    tags = arguments.get(TAGS, tags)
+    for name, value in arguments.items():
+        if isinstance(value, Entry):
+            arguments[name] = make_entry(value, optimizer, clock, tags)
+        elif isinstance(value, list) and any(isinstance(item, Entry) for item in value):
+            arguments[name] = [make_entry(child, optimizer, clock, tags) for child in value]
+    if tags is not None and TAGS in constructor.parameters:
+        arguments[TAGS] = tags
+    if constructor.takes_clock and clock is not None:
+        arguments["clock"] = clock
+    positional = [optimizer] if constructor.takes_optimizer else []
+    with prefix_errors(entry.path):
+        return constructor.cls(*positional, **arguments)
+
+
+def check_written(scheduler: object, no_decay_groups: Set[int]) -> None:
+    """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
+    if isinstance(scheduler, Bound):
+        scheduler.catch_up()
+    if indices := no_decay_groups & scheduled_groups(scheduler):
+        raise ValueError(
+            f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. Give "
+            f"the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."
+        )
