@@ -16,7 +16,8 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import HYPERPARAMETERS, all_parameters, check_group, read_tags
 from ..base.scalar_states import STEP
 from ..precision.options import REMAINDER, RULES, resolve_dtype
-from .keeper import State, cast_invariants, describe_tensor
+from .keeper import State
+from .tensor_kinds import cast_invariants, describe_tensor
 
 # These keys say how a step runs. A state dict does not decide about them.
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
@@ -122,53 +123,46 @@ def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[Para
             i = len(states)
             label = f"{i}, {names[i]!r}" if names else f"{i}"
             where = f"{name}: state of parameter {label}, of shape {tuple(p.shape)}: "
-            state, saved_state = optimizer.state[p], dict(saved["state"].get(numbers[i]) or {})
-            if saved_state:
-                saved_state = _adapt_state(optimizer, saved_state, p, group, where)
-            elif state:  # torch makes no state for a parameter that never had a gradient
-                saved_state = optimizer.initial_states([{**new_group, "params": [p]}])[p]
-            needed = optimizer.needed_states(new_group, p) or set()  # None: an optimizer of the user's own
-            _check_state_names(state, saved_state, needed, group, new_group, where)
-            states.append((state, _read_values(saved_state, state, where)))
+            saved_state = dict(saved["state"].get(numbers[i]) or {})
+            values = _read_state(optimizer, saved_state, p, group, new_group, where)
+            states.append((optimizer.state[p], values))
     return states
 
 
-def _read_values(saved_state: State, state: State, where: str) -> State:
-    """The values that the states of a parameter get. Raises `ValueError` for a value that does not fit."""
-    values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in saved_state.items()}
-    step = values.get(STEP, 0)
-    is_on_meta = isinstance(step, Tensor) and step.is_meta  # then it has no value
-    if not is_on_meta and not 0 <= float(step) < math.inf:
-        raise ValueError(f"{where}step={step!r}: it must be a finite number at least 0. Correct it.")
+def _read_state(
+    optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
+) -> State:
+    """The values that the state of one parameter gets, checked against the state that it has."""
+    state = optimizer.state[p]
+    if saved_state:
+        values = optimizer.adapt_state(saved_state, p, group)
+        _adapt_optional_states(values, state, optimizer.optional_states(group, p))
+    else:  # torch makes no state for a parameter that never had a gradient
+        values = optimizer.initial_states([{**new_group, "params": [p]}])[p] if state else {}
+    _check_state_names(values, state, optimizer.needed_states(new_group, p), group, new_group, where)
+    values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in values.items()}
+    _check_state_values(values, state, where)
     return values
 
 
-def _adapt_state(optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
-    """The saved state of a parameter in this class's form, with the states that its precision options add."""
-    state, saved_state = optimizer.state[p], optimizer.adapt_state(saved_state, p, group)
-    remainder = saved_state.pop(REMAINDER, None)  # torch's flattened dicts have an empty dict if there was none
-    if REMAINDER in state:
-        remainder = remainder if isinstance(remainder, Tensor) else torch.zeros_like(p)
-        if remainder.dtype != p.dtype:
-            raise ValueError(
-                f"{where}remainder has dtype {remainder.dtype}, in which its bits are lost. Load it as it was saved, "
-                f"in {p.dtype}."
-            )
-        saved_state[REMAINDER] = remainder
-    needed_without_rounding = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
-    if needed_without_rounding is not None and STEP not in needed_without_rounding:  # only rounding needs the count
-        step = saved_state.pop(STEP, 0)
-        if STEP in state:
-            saved_state[STEP] = step
-    return saved_state
+def _adapt_optional_states(saved_state: State, state: State, names: Iterable[str]) -> None:
+    """Let a saved state have the same states of these names as the current state.
+
+    The names are in one of the two only if a precision option was switched on or off after the save.
+    """
+    for name in names:
+        if name not in state:
+            saved_state.pop(name, None)
+        elif not isinstance(saved_state.get(name), (Tensor, int, float)):  # torch's flattened dicts have a dict there
+            saved_state[name] = torch.zeros_like(state[name])
 
 
 def _check_state_names(
-    state: State, saved_state: State, needed: set[str], group: ParamGroup, new_group: ParamGroup, where: str
+    values: State, state: State, needed: set[str], group: ParamGroup, new_group: ParamGroup, where: str
 ) -> None:
-    """Raise `ValueError` if the saved names differ from the parameter's states, or from those that new values need."""
-    lacking = state.keys() - saved_state.keys()
-    extra = (saved_state.keys() | needed) - state.keys()
+    """Raise `ValueError` if a parameter's states differ from the loaded states, or from those that new groups need."""
+    lacking = state.keys() - values.keys()
+    extra = (values.keys() | needed) - state.keys()
     if lacking or extra:
         parts = [("it lacks", lacking), ("this optimizer does not have", extra)]
         differences = " and ".join(f"{words} {_join_names(names)}" for words, names in parts if names)
@@ -177,6 +171,19 @@ def _check_state_names(
             if key != "lr" and (group[key] in (None, 0)) != (new_group[key] in (None, 0)):
                 differences += f" ({key}={new_group[key]!r} in the dict, {key}={group[key]!r} here)"
         raise ValueError(f"{where}{differences}. Load it into an optimizer that is built like the saved one.")
+
+
+def _check_state_values(values: State, state: State, where: str) -> None:
+    """Raise `ValueError` for a remainder or a count that is wrong although its shape fits."""
+    if REMAINDER in values and values[REMAINDER].dtype != state[REMAINDER].dtype:
+        raise ValueError(
+            f"{where}remainder has dtype {values[REMAINDER].dtype}, in which its bits are lost. Load it as it was "
+            f"saved, in {state[REMAINDER].dtype}."
+        )
+    step = values.get(STEP, 0)
+    is_on_meta = isinstance(step, Tensor) and step.is_meta  # then it has no value
+    if not is_on_meta and not 0 <= float(step) < math.inf:
+        raise ValueError(f"{where}step={step!r}: it must be a finite number at least 0. Correct it.")
 
 
 def _join_names(names: Iterable[str]) -> str:
