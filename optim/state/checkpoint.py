@@ -109,12 +109,10 @@ def _check_group_values(optimizer: Any, group: ParamGroup, values: ParamGroup, w
 def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
     name, numbers = type(optimizer).__name__, all_parameters(saved["param_groups"])
-    known = set(numbers)
-    for number in saved["state"]:
-        if number not in known:
-            raise ValueError(
-                f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
-            )
+    for number in set(saved["state"]).difference(numbers):
+        raise ValueError(
+            f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
+        )
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
@@ -123,19 +121,18 @@ def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[Para
             i = len(states)
             label = f"{i}, {names[i]!r}" if names else f"{i}"
             where = f"{name}: state of parameter {label}, of shape {tuple(p.shape)}: "
-            saved_state = dict(saved["state"].get(numbers[i]) or {})
-            values = _read_state(optimizer, saved_state, p, group, new_group, where)
+            values = _read_state(optimizer, saved["state"].get(numbers[i]), p, group, new_group, where)
             states.append((optimizer.state[p], values))
     return states
 
 
 def _read_state(
-    optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
+    optimizer: Any, saved_state: State | None, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
 ) -> State:
     """The values that the state of one parameter gets, checked against the state that it has."""
     state = optimizer.state[p]
     if saved_state:
-        values = optimizer.adapt_state(saved_state, p, group)
+        values = optimizer.adapt_state(dict(saved_state), p, group)
         _adapt_optional_states(values, state, optimizer.optional_states(group, p))
     else:  # torch makes no state for a parameter that never had a gradient
         values = optimizer.initial_states([{**new_group, "params": [p]}])[p] if state else {}
@@ -153,7 +150,7 @@ def _adapt_optional_states(saved_state: State, state: State, names: Iterable[str
     for name in names:
         if name not in state:
             saved_state.pop(name, None)
-        elif not isinstance(saved_state.get(name), (Tensor, int, float)):  # torch's flattened dicts have a dict there
+        elif isinstance(saved_state.get(name), dict | None):  # torch's flattened dicts have a dict for no state
             saved_state[name] = torch.zeros_like(state[name])
 
 

@@ -154,9 +154,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         """The initial state of the parameters of some groups, in new tensors. The optimizer does not change."""
-        if type(self).preinitialize is fill_state:
-            return new_states(self, groups)
-        return _run_preinitialize(self, groups)
+        has_new_state = type(self).preinitialize is fill_state
+        return new_states(self, groups) if has_new_state else _run_preinitialize(self, groups)
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Reset the state of these parameters, or of all parameters, to the state at construction.
@@ -269,9 +268,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     # Copies and checkpoints
 
     def __getstate__(self) -> StateDict:
-        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        own = {"enable_global_step": self.enable_global_step, "_keeper": self._keeper}
-        return {**kept, **own, "_is_ready": True, "_is_stepping": False}
+        own = dict(enable_global_step=self.enable_global_step, _keeper=self._keeper, _is_ready=True, _is_stepping=False)
+        return {**super().__getstate__(), **own}  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
