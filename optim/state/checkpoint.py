@@ -1,4 +1,14 @@
-"""Loading a state dict: everything is checked first, and then written into the existing tensors."""
+"""Loading a state dict: everything is read and checked first, and then written into the existing tensors.
+
+1. `_read_groups`: the values that each group gets, in the types of the present values.
+2. `_read_states`: the values that the states of each parameter get. First a saved state takes the form of the class
+   (`Optimizer.adapt_state`), and has the same states of precision options as here (`Optimizer.optional_states`). A
+   parameter without saved state gets its initial state. Then the names, the shapes and the values are checked.
+3. `load` writes both. Nothing there raises an error.
+
+In the names, `saved` is a thing of the state dict, `new_groups` are the groups as they will be, and `values` are about
+to be written.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +155,7 @@ def _read_state(
 def _adapt_optional_states(saved_state: State, state: State, names: Iterable[str]) -> None:
     """Let a saved state have the same states of these names as the current state.
 
-    The names are in one of the two only if a precision option was switched on or off after the save.
+    Only one of the two has such a state if a precision option was switched on or off after the save.
     """
     for name in names:
         if name not in state:
