@@ -70,7 +70,7 @@ class StateKeeper:
                     f"optimizer.state[{key!r}], and keep such a value in param_groups."
                 )
 
-        # What has changed, and whether the optimizer can have it
+        # The parameters whose kind has changed, if the optimizer accepts them
         changed = {p: place for p, place in places.items() if not self.has_fitting_state(p, optimizer.state)}
         groups = _select_groups(optimizer, changed)
         remember_dtensor(changed)
