@@ -16,8 +16,8 @@ from .average import WeightAverage
 from .base.hyperparameters import all_parameters
 from .groups.parameters import remove_wrappers
 from .initial_state import preinitialize, require_known_class
-from .state.keeper import describe_tensor
 from .state.optimizer import Optimizer
+from .state.tensor_kinds import describe_tensor
 
 
 class LoadedByName(NamedTuple):

@@ -180,11 +180,10 @@ class WeightAverage(Optimizer):
         groups = [group for group in self.param_groups if group is not self._buffer_group]
         self.check_not_all_on_meta(all_parameters(groups))
         self._replace_moved_buffers()
-        self._keeper.follow(self)
+        all_averages = iter(self._averages())
         for unit in self.units():
             self.clock._check_counts(unit)
         shares, present_values = self._timing.shares(self.param_groups, self.clock)
-        all_averages = iter(self._averages())
         for group, share in zip(self.param_groups, shares):
             averages = list(islice(all_averages, len(group["params"])))
             if share:
@@ -205,11 +204,8 @@ class WeightAverage(Optimizer):
             average.copy_(value) if share == 1.0 else average.lerp_(value.to(average.dtype), share)
 
     def _averages(self) -> list[Tensor]:
-        """The averages of all parameters, as the shards of this rank."""
-        params = all_parameters(self.param_groups)
-        in_order = all(map(is_, params, self.state))  # nearly always true, and then no lookup is needed
-        states = self.state.values() if in_order else [self.state[p] for p in params]
-        return local_shards([state[AVERAGE] for state in states])
+        """The averages of all parameters in order, as the shards of this rank. They have followed their parameters."""
+        return local_shards([state[AVERAGE] for state in self._keeper.follow(self)])
 
     def units(self) -> set[TimeUnit]:
         """The units that the average reads on its clock: of the half-life and the start, or of the run's length.
@@ -243,7 +239,7 @@ class WeightAverage(Optimizer):
         """
         self._check_not_swapped("swapped()")
         self._replace_moved_buffers()
-        self._keeper.follow(self)
+        averages = self._averages()
         if model is None and any(distribution(p) is not None for p in all_parameters(self.param_groups)):
             raise ValueError(
                 "WeightAverage.swapped(): FSDP may hold gathered copies of parameters that are DTensors. Pass the "
@@ -256,7 +252,7 @@ class WeightAverage(Optimizer):
         swapped_averages.append(self)
         try:
             drop_gathered(model)
-            write_parameters(self, self._averages())
+            write_parameters(self, averages)
             yield
         finally:
             swapped_averages.remove(self)
@@ -298,8 +294,7 @@ class WeightAverage(Optimizer):
 
     def __getstate__(self) -> StateDict:
         names = ("clock", "optimizer", "buffers", "_buffer_names", "_buffer_group", "_timing")
-        own = {name: getattr(self, name) for name in names}
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
 def _average_dtype(p: Tensor) -> torch.dtype:

@@ -1,4 +1,9 @@
-"""Parameter groups by rules over names and layers: tags, hyperparameters, weight decay, learning-rate factors."""
+"""Parameter groups by rules over names and layers: tags, hyperparameters, weight decay, learning-rate factors.
+
+`configure_param_groups` checks its arguments, and reads what rules say as claims (rules.py). It finds the parameters, a
+record for each (parameters.py). Each pass then writes into the records; the docstring of `NamedParameter` says which
+pass writes what. At the end, parameters with equal tags and settings are a group.
+"""
 
 from __future__ import annotations
 
@@ -103,6 +108,7 @@ def configure_param_groups(
     claims += make_claims(heads or (), "output_head", {"algorithm": "adamw"}, layers=False)
     decay_tags = read_tags(decay_tag, "decay_tag: ")
 
+    # The passes. The order counts: a rule wins, and the learning rate needs all factors.
     parameters = find_parameters(model)
     apply_claims(parameters, claims)
     if not parameters:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .parameters import NamedParameter
-from .rules import Selector, matching_indices
+from .rules import Selector, select_parameters
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
@@ -80,8 +80,7 @@ def choose_algorithms(parameters: Sequence[NamedParameter], output_head: Sequenc
 
 def _select_heads(parameters: Sequence[NamedParameter], globs: Sequence[Selector]) -> set[str]:
     """The names of the parameters that the globs of `output_head` select."""
-    indices: set[int] = set().union(*(matching_indices(parameters, glob) for glob in globs))
-    return {parameters[i].name for i in indices}
+    return {p.name for glob in globs for p in select_parameters(parameters, glob, layers=False)}
 
 
 def _decide(parameter: NamedParameter, is_head: bool) -> Decision:

@@ -22,16 +22,22 @@ BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
 Owner = tuple[type[nn.Module], str]
-# A parameter, its name in the model (`raw`), the same without the parts that wrappers add (`clean`), the modules down
-# to the owner, and its name in the owner. A shared parameter has several uses.
-Use = tuple[Tensor, str, str, list[nn.Module], str]
 
 
 @dataclass(slots=True, eq=False)
 class NamedParameter:
     """A parameter: the names and layers by which globs and layer types select it, and what its group gets.
 
-    The steps of `configure_param_groups` write `tags`, `settings` and `reason`, one after the other.
+    The passes of `configure_param_groups` fill `tags`, `settings` and `reason`, in this order. A value that a rule has
+    set stays.
+
+        pass               writes into `settings`                          and
+        apply_claims       what the rules say                              tags of the rules
+        choose_algorithms  `algorithm`, and what it needs for its module   a tag of the same name, and `reason`
+        set_weight_decay   `weight_decay`                                  the `decay_tag`
+        scale_by_depth     a learning-rate factor, if there is none
+        scale_by_width     the factor multiplied, the weight decay divided, and `base_rule`
+        set_learning_rate  `lr` with the factor, by `algorithm`; `lr_factor` in place of the factor
     """
 
     tensor: Tensor
@@ -73,9 +79,9 @@ def is_norm_or_bias(owner: Owner) -> bool:
 
 def find_parameters(model: object) -> list[NamedParameter]:
     """Find the parameters of a model, or of its `named_parameters()`, in their order."""
-    uses: list[Use] = []
+    by_id: dict[int, NamedParameter] = {}
     if isinstance(model, nn.Module):
-        _collect_uses(uses, [model], "", "", "")
+        _find_in_module(by_id, [model], "", "", "")
     elif isinstance(model, (str, Tensor)) or not isinstance(model, Iterable):
         raise TypeError(f"model={model!r:.80}: this is no module. Pass a torch.nn.Module, or its named_parameters().")
     else:
@@ -83,20 +89,16 @@ def find_parameters(model: object) -> list[NamedParameter]:
             name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
             if not isinstance(name, str) or not isinstance(tensor, Tensor):
                 raise TypeError(f"model has {pair!r:.80}, no pair (name, tensor). Pass a module or named_parameters().")
-            uses.append((tensor, name, remove_wrappers(name), [], ""))
-    by_id: dict[int, NamedParameter] = {}
-    for tensor, raw, clean, path, name in uses:
-        parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
-        parameter.names.update({raw: None, clean: None})
-        if path:
-            parameter.owners[type(path[-1]), name] = None
+            clean_name = remove_wrappers(name)
+            parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean_name, {}, {}, []))
+            parameter.names.update({name: None, clean_name: None})
     return list(by_id.values())
 
 
-def _collect_uses(uses: list[Use], path: list[nn.Module], key: str, raw: str, clean: str) -> None:
-    """Collect the parameters of the last module of `path`, whose name is `key`, and of the modules inside it.
+def _find_in_module(by_id: dict[int, NamedParameter], path: list[nn.Module], key: str, raw: str, clean: str) -> None:
+    """Find the parameters of the last module of `path`, whose name is `key`, and of the modules inside it.
 
-    `raw` and `clean` are the prefixes of their names.
+    `raw` and `clean` are the prefixes of their names, with and without the parts that wrappers add.
     """
     module = path[-1]
     # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
@@ -104,10 +106,13 @@ def _collect_uses(uses: list[Use], path: list[nn.Module], key: str, raw: str, cl
     for name, tensor in module._parameters.items():
         if tensor is not None:
             owner_path, own_name = (path[:-2], key) if is_original else (path, name)
-            uses.append((tensor, raw + name, clean + name, owner_path, own_name))
+            # A shared parameter has its record already, and gets further names and owners.
+            parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean + name, {}, {}, owner_path))
+            parameter.names.update({raw + name: None, clean + name: None})
+            parameter.owners[type(owner_path[-1]), own_name] = None
     is_wrapper = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
     for name, child in module._modules.items():
         if child is not None and not any(child is ancestor for ancestor in path):  # some modules contain themselves
             is_hidden = name in WRAPPERS or (is_wrapper and name == "module")
-            above = path[:-1] if is_hidden else path
-            _collect_uses(uses, [*above, child], name, f"{raw}{name}.", clean if is_hidden else f"{clean}{name}.")
+            above, child_clean = (path[:-1], clean) if is_hidden else (path, f"{clean}{name}.")
+            _find_in_module(by_id, [*above, child], name, f"{raw}{name}.", child_clean)

@@ -1,4 +1,8 @@
-"""Rules for parameters: the settings of the parameters that a rule selects, and how several rules are merged."""
+"""Rules for parameters: read, matched with the names and layers of parameters, and merged.
+
+A rule, and each entry of `adjust_learning_rate`, `no_decay` and `output_head`, is read as a `Claim` (`read_rule`,
+`read_factors`, `make_claims`). Then `apply_claims` gives each parameter what the claims say.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from .parameters import NamedParameter
 Selector = str | type[nn.Module]
 
 FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multiplies by
-RATES = ("lr", "weight_decay", *FACTOR_KEYS)
+CHECKED_KEYS = ("lr", "weight_decay", *FACTOR_KEYS)
 RULE_KEYS = ("params", "tags", "exclusive")
 # The groups of a model that does not name its own, and their globs.
 DEFAULT_GROUPS = {
@@ -78,13 +82,14 @@ def read_rule(rule: object, where: str) -> Claim:
 
 def _check_key(key: str, value: object, where: str) -> None:
     """Check the name of a hyperparameter in a rule, and its value if that is a learning rate, a decay or a factor."""
-    # A user's optimizer may have any hyperparameter, and a short name is near to many.
-    known = sorted({*HYPERPARAMETERS, *RATES})
-    near = [] if len(key) < 5 else nearest_names(key, known, 1, 0.85)
-    near = nearest_names(key, RULE_KEYS, 1, 0.7) or near
-    if near and key not in known:
-        raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
-    if key in RATES:
+    known = sorted({*HYPERPARAMETERS, *CHECKED_KEYS})
+    if key not in known:  # a hyperparameter of a user's optimizer, or a misspelling
+        near = nearest_names(key, RULE_KEYS, 1, 0.7)
+        if not near and len(key) >= 5:  # a short name is near to many
+            near = nearest_names(key, known, 1, 0.85)
+        if near:
+            raise ValueError(f"{where} has {key!r}, which is no hyperparameter. Write {near[0]!r}.")
+    if key in CHECKED_KEYS:
         NON_NEGATIVE.read(f"{where}: {key}", value)
 
 
@@ -100,45 +105,6 @@ def read_factors(factors: object) -> list[Claim]:
     return claims
 
 
-def read_factor_claims(model: object, parameters: Sequence[NamedParameter], factors: Any) -> list[Claim]:
-    """Read the factors in a config, and the `scale` of the model's own groups that the config does not name.
-
-    A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
-    attribute has the default groups. Groups of the model that no key names keep their own `scale`.
-    """
-    globs, scales = _model_groups(model)
-    factors = {} if factors is None else factors
-    claims = []
-    for claim in read_factors(scales | factors if isinstance(factors, dict) else factors):
-        (key,) = claim.selectors
-        named = claim._replace(hint=f" The groups with a name are {', '.join(map(repr, globs))}.")
-        if key in globs and (globs is not DEFAULT_GROUPS or not matching_indices(parameters, key, layers=True)):
-            selectors = _select_group_globs(parameters, read_selectors(globs[key], claim.source), key in factors)
-            named = named._replace(selectors=selectors, layers=False)
-        claims.append(named)
-    return claims
-
-
-def _select_group_globs(parameters: Sequence[NamedParameter], globs: Any, must_match: bool) -> tuple[Selector, ...]:
-    """The globs of a model's group that match a parameter.
-
-    With `must_match`, all globs if none matches: then they are an error.
-    """
-    matching = tuple(glob for glob in globs if matching_indices(parameters, glob))
-    return globs if must_match and not matching else matching
-
-
-def _model_groups(model: Any) -> tuple[Mapping[Any, Any], dict[Any, float]]:
-    """The globs of the groups that a model names, or of the default groups, and the factors that the model gives."""
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        model = model.module
-    groups = getattr(model, "lr_adjustment_groups", None)
-    if groups is None:
-        return DEFAULT_GROUPS, {}
-    globs = {name: group.param_filter_patterns for name, group in groups.items()}
-    return globs, {name: group.scale for name, group in groups.items() if group.scale != 1.0}
-
-
 def make_claims(selectors: Iterable[Selector], argument: str, settings: dict[str, Any], layers: bool) -> list[Claim]:
     """Make a claim for each of the globs and layer types that were read from `argument`."""
     return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
@@ -149,26 +115,26 @@ def apply_claims(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) 
 
     The error names all selectors without a parameter.
     """
-    hits: list[list[Claim]] = [[] for _ in parameters]
+    claims_of: dict[NamedParameter, list[Claim]] = {parameter: [] for parameter in parameters}
     errors = []
     for claim in claims:
-        selected: set[int] = set()
+        selected: set[NamedParameter] = set()
         for selector in claim.selectors:
-            indices = matching_indices(parameters, selector, claim.layers)
-            if not indices:
+            matching = select_parameters(parameters, selector, claim.layers)
+            if not matching:
                 errors.append(_describe_no_match(claim, selector, parameters))
-            selected |= indices
-        for i in selected:
-            hits[i].append(claim)
+            selected.update(matching)
+        for parameter in selected:
+            claims_of[parameter].append(claim)
     if errors:
         raise ValueError("\n".join(errors))
-    for parameter, own_claims in zip(parameters, hits):
-        _merge_claims(parameter, own_claims)
+    for parameter in parameters:
+        _merge_claims(parameter, claims_of[parameter])
 
 
-def matching_indices(parameters: Sequence[NamedParameter], selector: Selector, layers: bool = False) -> set[int]:
-    """The indices of the parameters that a glob selects, or if `layers` is True a layer type."""
-    return {i for i, parameter in enumerate(parameters) if _is_selected(parameter, selector, layers)}
+def select_parameters(parameters: Iterable[NamedParameter], selector: Selector, layers: bool) -> list[NamedParameter]:
+    """The parameters that a glob selects, or if `layers` is True a layer type."""
+    return [parameter for parameter in parameters if _is_selected(parameter, selector, layers)]
 
 
 def _is_selected(parameter: NamedParameter, selector: Selector, layers: bool) -> bool:
@@ -183,45 +149,87 @@ def _is_layer_type(kind: type[nn.Module], selector: Selector) -> bool:
     return issubclass(kind, selector)
 
 
-def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[NamedParameter]) -> str:
-    called = selector if isinstance(selector, str) else selector.__name__
-    kinds = dict.fromkeys(chain.from_iterable(parameter.kinds for parameter in parameters))
-    layers = [kind.__name__ for kind in kinds] if claim.layers else []
-    pieces = dict.fromkeys(layers)  # and of each name its beginnings and its parts
-    for name in chain.from_iterable(parameter.names for parameter in parameters):
-        parts = name.split(".")
-        pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
-    near = nearest_names(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces)
-    known_names = near or [parameter.name for parameter in parameters[:3]]
-    owned = " and no layer type" if layers else ""
-    hint = " (layer types are known only where the model is given)" if claim.layers and not layers else ""
-    start = f"{claim.source}: {called!r} matches no parameter's name{owned}{hint}"
-    ends = matching_indices(parameters, f"*{selector}") if selector and isinstance(selector, str) else set()
-    if ends:
-        return f"{start}, but the ends of {len(ends)}. Write {'*' + called!r}.{claim.hint}"
-    return (
-        f"{start}. {'The nearest names are' if near else 'Names are, for instance,'} "
-        f"{', '.join(map(repr, known_names))}.{claim.hint}"
-    )
-
-
 def _merge_claims(parameter: NamedParameter, claims: Sequence[Claim]) -> None:
     """Give a parameter the tags and settings of these claims."""
-    name = parameter.name
+    name, settings = parameter.name, parameter.settings
     exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
         raise ValueError(
             f"{exclusive[0]} and {exclusive[1]} are exclusive, but both match the parameter {name!r}. Narrow the globs "
             "of one, or drop its 'exclusive'."
         )
-    values: dict[str, tuple[Any, str]] = {}
+    sources: dict[str, str] = {}  # of the settings
     for claim in claims:
         for key, value in claim.settings.items():
-            first, source = values.setdefault(key, (value, claim.source))
-            if comparable_value(first) != comparable_value(value):
+            if key not in sources:
+                settings[key], sources[key] = value, claim.source
+            elif comparable_value(settings[key]) != comparable_value(value):
                 raise ValueError(
-                    f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from "
+                    f"The parameter {name!r} gets {key}={settings[key]!r} from {sources[key]} and {key}={value!r} from "
                     f"{claim.source}. Set one value, or narrow the globs of one."
                 )
         parameter.tags |= claim.tags
-    parameter.settings = {key: value for key, (value, _) in values.items()}
+
+
+def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[NamedParameter]) -> str:
+    """The error for a selector that matches nothing: what to write in its place, or names that are similar."""
+    called = selector if isinstance(selector, str) else selector.__name__
+    kinds = chain.from_iterable(parameter.kinds for parameter in parameters)
+    layer_types = [kind.__name__ for kind in kinds] if claim.layers else []
+    nor_type = " and no layer type" if layer_types else ""
+    note = " (layer types are known only where the model is given)" if claim.layers and not layer_types else ""
+    start = f"{claim.source}: {called!r} matches no parameter's name{nor_type}{note}"
+    is_glob = isinstance(selector, str) and selector
+    ends = select_parameters(parameters, f"*{selector}", layers=False) if is_glob else []
+    if ends:
+        return f"{start}, but the ends of {len(ends)}. Write {'*' + called!r}.{claim.hint}"
+    near = nearest_names(re.sub(r"[*?.]+$|^[*?.]+", "", called), _name_parts(parameters, layer_types))
+    names = near or [parameter.name for parameter in parameters[:3]]
+    introduction = "The nearest names are" if near else "Names are, for instance,"
+    return f"{start}. {introduction} {', '.join(map(repr, names))}.{claim.hint}"
+
+
+def _name_parts(parameters: Iterable[NamedParameter], layer_types: Iterable[str]) -> dict[str, None]:
+    """The names of layer types, then of each parameter's name its beginnings and its parts: a set in this order."""
+    pieces = dict.fromkeys(layer_types)
+    for name in chain.from_iterable(parameter.names for parameter in parameters):
+        parts = name.split(".")
+        pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
+    return pieces
+
+
+# The factors of a config, which may name groups of parameters that the model defines
+
+
+def read_factor_claims(model: object, parameters: Sequence[NamedParameter], factors: Any) -> list[Claim]:
+    """Read the factors in a config, and the `scale` of the model's own groups that the config does not name.
+
+    A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
+    attribute has the default groups. Groups of the model that no key names keep their own `scale`.
+    """
+    groups, scales = _model_groups(model)
+    factors = {} if factors is None else factors
+    claims = []
+    for claim in read_factors(scales | factors if isinstance(factors, dict) else factors):
+        (key,) = claim.selectors
+        named = claim._replace(hint=f" The groups with a name are {', '.join(map(repr, groups))}.")
+        # A glob or layer type wins against the name of a default group.
+        if key in groups and (groups is not DEFAULT_GROUPS or not select_parameters(parameters, key, layers=True)):
+            globs = read_selectors(groups[key], claim.source)
+            matching = tuple(glob for glob in globs if select_parameters(parameters, glob, layers=False))
+            if not matching and key in factors:  # the config names the group, so that no match is an error
+                matching = globs
+            named = named._replace(selectors=matching, layers=False)
+        claims.append(named)
+    return claims
+
+
+def _model_groups(model: Any) -> tuple[Mapping[Any, Any], dict[Any, float]]:
+    """The globs of the groups that a model names, or of the default groups, and the factors that the model gives."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        model = model.module
+    groups = getattr(model, "lr_adjustment_groups", None)
+    if groups is None:
+        return DEFAULT_GROUPS, {}
+    globs = {name: group.param_filter_patterns for name, group in groups.items()}
+    return globs, {name: group.scale for name, group in groups.items() if group.scale != 1.0}

@@ -1,4 +1,14 @@
-"""Loading a state dict: everything is checked first, and then written into the existing tensors."""
+"""Loading a state dict: everything is read and checked first, and then written into the existing tensors.
+
+1. `_read_groups`: the values that each group gets, in the types of the present values.
+2. `_read_states`: the values that the states of each parameter get. First a saved state takes the form of the class
+   (`Optimizer.adapt_state`), and has the same states of precision options as here (`Optimizer.optional_states`). A
+   parameter without saved state gets its initial state. Then the names, the shapes and the values are checked.
+3. `load` writes both. Nothing there raises an error.
+
+In the names, `saved` is a thing of the state dict, `new_groups` are the groups as they will be, and `values` are about
+to be written.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +26,8 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import HYPERPARAMETERS, all_parameters, check_group, read_tags
 from ..base.scalar_states import STEP
 from ..precision.options import REMAINDER, RULES, resolve_dtype
-from .keeper import State, cast_invariants, describe_tensor
+from .keeper import State
+from .tensor_kinds import cast_invariants, describe_tensor
 
 # These keys say how a step runs. A state dict does not decide about them.
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
@@ -108,12 +119,10 @@ def _check_group_values(optimizer: Any, group: ParamGroup, values: ParamGroup, w
 def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
     name, numbers = type(optimizer).__name__, all_parameters(saved["param_groups"])
-    known = set(numbers)
-    for number in saved["state"]:
-        if number not in known:
-            raise ValueError(
-                f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
-            )
+    for number in set(saved["state"]).difference(numbers):
+        raise ValueError(
+            f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
+        )
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []
@@ -122,53 +131,45 @@ def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[Para
             i = len(states)
             label = f"{i}, {names[i]!r}" if names else f"{i}"
             where = f"{name}: state of parameter {label}, of shape {tuple(p.shape)}: "
-            state, saved_state = optimizer.state[p], dict(saved["state"].get(numbers[i]) or {})
-            if saved_state:
-                saved_state = _adapt_state(optimizer, saved_state, p, group, where)
-            elif state:  # torch makes no state for a parameter that never had a gradient
-                saved_state = optimizer.initial_states([{**new_group, "params": [p]}])[p]
-            needed = optimizer.needed_states(new_group, p) or set()  # None: an optimizer of the user's own
-            _check_state_names(state, saved_state, needed, group, new_group, where)
-            states.append((state, _read_values(saved_state, state, where)))
+            values = _read_state(optimizer, saved["state"].get(numbers[i]), p, group, new_group, where)
+            states.append((optimizer.state[p], values))
     return states
 
 
-def _read_values(saved_state: State, state: State, where: str) -> State:
-    """The values that the states of a parameter get. Raises `ValueError` for a value that does not fit."""
-    values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in saved_state.items()}
-    step = values.get(STEP, 0)
-    is_on_meta = isinstance(step, Tensor) and step.is_meta  # then it has no value
-    if not is_on_meta and not 0 <= float(step) < math.inf:
-        raise ValueError(f"{where}step={step!r}: it must be a finite number at least 0. Correct it.")
+def _read_state(
+    optimizer: Any, saved_state: State | None, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
+) -> State:
+    """The values that the state of one parameter gets, checked against the state that it has."""
+    state = optimizer.state[p]
+    if saved_state:
+        values = optimizer.adapt_state(dict(saved_state), p, group)
+        _adapt_optional_states(values, state, optimizer.optional_states(group, p))
+    else:  # torch makes no state for a parameter that never had a gradient
+        values = optimizer.initial_states([{**new_group, "params": [p]}])[p] if state else {}
+    _check_state_names(values, state, optimizer.needed_states(new_group, p), group, new_group, where)
+    values = {name: _require_fit(value, state[name], f"{where}{name}: ") for name, value in values.items()}
+    _check_state_values(values, state, where)
     return values
 
 
-def _adapt_state(optimizer: Any, saved_state: State, p: Tensor, group: ParamGroup, where: str) -> State:
-    """The saved state of a parameter in this class's form, with the states that its precision options add."""
-    state, saved_state = optimizer.state[p], optimizer.adapt_state(saved_state, p, group)
-    remainder = saved_state.pop(REMAINDER, None)  # torch's flattened dicts have an empty dict if there was none
-    if REMAINDER in state:
-        remainder = remainder if isinstance(remainder, Tensor) else torch.zeros_like(p)
-        if remainder.dtype != p.dtype:
-            raise ValueError(
-                f"{where}remainder has dtype {remainder.dtype}, in which its bits are lost. Load it as it was saved, "
-                f"in {p.dtype}."
-            )
-        saved_state[REMAINDER] = remainder
-    needed_without_rounding = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
-    if needed_without_rounding is not None and STEP not in needed_without_rounding:  # only rounding needs the count
-        step = saved_state.pop(STEP, 0)
-        if STEP in state:
-            saved_state[STEP] = step
-    return saved_state
+def _adapt_optional_states(saved_state: State, state: State, names: Iterable[str]) -> None:
+    """Let a saved state have the same states of these names as the current state.
+
+    Only one of the two has such a state if a precision option was switched on or off after the save.
+    """
+    for name in names:
+        if name not in state:
+            saved_state.pop(name, None)
+        elif isinstance(saved_state.get(name), dict | None):  # torch's flattened dicts have a dict for no state
+            saved_state[name] = torch.zeros_like(state[name])
 
 
 def _check_state_names(
-    state: State, saved_state: State, needed: set[str], group: ParamGroup, new_group: ParamGroup, where: str
+    values: State, state: State, needed: set[str], group: ParamGroup, new_group: ParamGroup, where: str
 ) -> None:
-    """Raise `ValueError` if the saved names differ from the parameter's states, or from those that new values need."""
-    lacking = state.keys() - saved_state.keys()
-    extra = (saved_state.keys() | needed) - state.keys()
+    """Raise `ValueError` if a parameter's states differ from the loaded states, or from those that new groups need."""
+    lacking = state.keys() - values.keys()
+    extra = (values.keys() | needed) - state.keys()
     if lacking or extra:
         parts = [("it lacks", lacking), ("this optimizer does not have", extra)]
         differences = " and ".join(f"{words} {_join_names(names)}" for words, names in parts if names)
@@ -177,6 +178,19 @@ def _check_state_names(
             if key != "lr" and (group[key] in (None, 0)) != (new_group[key] in (None, 0)):
                 differences += f" ({key}={new_group[key]!r} in the dict, {key}={group[key]!r} here)"
         raise ValueError(f"{where}{differences}. Load it into an optimizer that is built like the saved one.")
+
+
+def _check_state_values(values: State, state: State, where: str) -> None:
+    """Raise `ValueError` for a remainder or a count that is wrong although its shape fits."""
+    if REMAINDER in values and values[REMAINDER].dtype != state[REMAINDER].dtype:
+        raise ValueError(
+            f"{where}remainder has dtype {values[REMAINDER].dtype}, in which its bits are lost. Load it as it was "
+            f"saved, in {state[REMAINDER].dtype}."
+        )
+    step = values.get(STEP, 0)
+    is_on_meta = isinstance(step, Tensor) and step.is_meta  # then it has no value
+    if not is_on_meta and not 0 <= float(step) < math.inf:
+        raise ValueError(f"{where}step={step!r}: it must be a finite number at least 0. Correct it.")
 
 
 def _join_names(names: Iterable[str]) -> str:

@@ -21,45 +21,26 @@ from timesched.types import ParamGroup, StateDict
 from ..base.hyperparameters import all_parameters
 from ..base.sharding import remember_dtensor
 from ..precision.options import REMAINDER
+from .tensor_kinds import cast_invariants, describe_tensor, make_guards, tensor_kind
 
 State = dict[str, Any]
-
-# Dynamo's comparison of many tensors. In Python, the comparison takes three times as long, and a step of small tensors
-# a quarter longer. The class is private. Without it, every step uses the slower comparison.
-TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 class StateKeeper:
     """Puts the state of an optimizer in place, and remembers the kinds of its parameters and states.
 
-    The optimizer has a reference to its keeper, so the keeper has none to the optimizer: its methods take it as
-    argument.
+    `follow`, `reset` and a new group make states, and `keep` puts them in place. The optimizer has a reference to its
+    keeper, so the keeper has none to the optimizer: its methods take it as argument.
     """
 
     def __init__(self) -> None:
-        # The kind of each parameter, and the kinds of its states by name.
+        # The kind of each parameter, and the kinds of its states by name, since the last `keep`.
         self._kinds: dict[Tensor, tuple[Any, dict[str, Any]]] = {}
-        self._guards: Any = None  # compares all kinds at once
+        self._guards: Any = None  # compares all kinds at once; None if that is not possible
         self.changes = 0  # how often the kinds have changed
 
     def __getstate__(self) -> StateDict:
         return {**self.__dict__, "_guards": None}  # guards can neither be copied nor pickled
-
-    def keep(self, optimizer: Any, states: Mapping[Tensor, State]) -> None:
-        """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
-        optimizer.state.update(states)
-        params = set(all_parameters(optimizer.param_groups))
-        for stray in [p for p in optimizer.state if p not in params]:
-            del optimizer.state[stray]
-        self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
-        self._guards = None
-        self.changes += 1
-        if len(params) == len(optimizer.state):  # otherwise the next step gives state to a parameter that is new
-            self._guards = make_guards(_all_tensors(*_parameters_and_states(optimizer)))
-
-    def has_fitting_state(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
-        """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
-        return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
 
     def follow(self, optimizer: Any) -> list[State]:
         """Let the state follow all parameters, and return their states in order.
@@ -81,30 +62,32 @@ class StateKeeper:
     def _follow_changes(self, optimizer: Any) -> None:
         """Let the state follow all parameters after a kind has changed."""
         class_name = type(optimizer).__name__
-        places = _check_each_once(optimizer)
+        places = _parameter_places(optimizer)
         for key in optimizer.state:
             if not isinstance(key, Tensor):
                 raise ValueError(
                     f"{class_name}: optimizer.state has the key {key!r}, which is not a parameter. Delete "
                     f"optimizer.state[{key!r}], and keep such a value in param_groups."
                 )
+
+        # The parameters whose kind has changed, if the optimizer accepts them
         changed = {p: place for p, place in places.items() if not self.has_fitting_state(p, optimizer.state)}
         groups = _select_groups(optimizer, changed)
         remember_dtensor(changed)
         for group in groups:
             for p in group["params"]:
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {changed[p]}: ")
+
+        # Initial states of the new kinds, with the values of the previous states where there are any
         fresh = optimizer.initial_states(groups) if groups else {}
         moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, place) for p, place in changed.items()}
         self.keep(optimizer, moved)
 
     def reset(self, optimizer: Any, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""
-        _check_each_once(optimizer)
-        if params is None:
-            params = all_parameters(optimizer.param_groups)
-        chosen = {params} if isinstance(params, Tensor) else set(params)
-        for unknown in chosen.difference(all_parameters(optimizer.param_groups)):
+        places = _parameter_places(optimizer)
+        chosen = {params} if isinstance(params, Tensor) else set(places if params is None else params)
+        for unknown in chosen.difference(places):
             raise ValueError(
                 f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups. Pass "
                 "parameters of the groups, or add it with add_param_group()."
@@ -129,16 +112,28 @@ class StateKeeper:
                     f"{tuple(getattr(p, 'shape', ()))} was not created in preinitialize(). Create {names} there."
                 )
 
+    def keep(self, optimizer: Any, states: Mapping[Tensor, State]) -> None:
+        """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
+        optimizer.state.update(states)
+        params = set(all_parameters(optimizer.param_groups))
+        for stray in [p for p in optimizer.state if p not in params]:
+            del optimizer.state[stray]
+        self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
+        self._guards = None
+        self.changes += 1
+        if len(params) == len(optimizer.state):  # otherwise the next step gives state to a parameter that is new
+            self._guards = make_guards(_all_tensors(*_parameters_and_states(optimizer)))
+
+    def has_fitting_state(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
+        """Whether a parameter and its state have the same kinds as when the state was created or last followed."""
+        return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
+
 
 def _state_kinds(p: Tensor, state: State) -> tuple[Any, dict[str, Any]]:
-    return _tensor_kind(p), {name: _tensor_kind(x) for name, x in state.items()}
+    return tensor_kind(p), {name: tensor_kind(x) for name, x in state.items()}
 
 
-def _tensor_kind(x: object) -> Any:
-    return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
-
-
-def _check_each_once(optimizer: Any) -> dict[Tensor, str]:
+def _parameter_places(optimizer: Any) -> dict[Tensor, str]:
     """The place of each parameter, for messages. Raises `ValueError` for a parameter that the groups have twice."""
     places: dict[Tensor, str] = {}
     for i, group in enumerate(optimizer.param_groups):
@@ -176,14 +171,6 @@ def _all_tensors(params: list[Tensor], states: list[State]) -> list[Any]:
     return [*params, *chain.from_iterable(map(dict.values, states))]
 
 
-def make_guards(tensors: list[Any]) -> Any:
-    """An object whose `check(*tensors)` compares the kinds of tensors with these; None if one is not a tensor."""
-    if TensorGuards is None or not all(isinstance(x, Tensor) for x in tensors):
-        return None
-    sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-
-
 def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, place: str) -> State:
     """A parameter's state in tensors like the fresh ones. If there is no state with values, the fresh state itself."""
     if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
@@ -206,24 +193,5 @@ def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, p
             )
     with torch.no_grad():
         return {
-            key: x if _tensor_kind(x) == _tensor_kind(fresh[key]) else fresh[key].copy_(x) for key, x in state.items()
+            key: x if tensor_kind(x) == tensor_kind(fresh[key]) else fresh[key].copy_(x) for key, x in state.items()
         }
-
-
-def cast_invariants(x: object) -> Any:
-    """The properties that a cast and a move do not change."""
-    return (x.shape, x.is_complex(), *_mesh_and_placements(x)) if isinstance(x, Tensor) else None
-
-
-def describe_tensor(x: object) -> str:
-    """The properties of a tensor that must fit its parameter, for a message."""
-    if not isinstance(x, Tensor):
-        return repr(x)
-    layout = "" if x.layout is torch.strided else f" in the layout {x.layout}"
-    placed = f" distributed as {_mesh_and_placements(x)}" if _mesh_and_placements(x) else ""
-    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{layout}{placed}"
-
-
-def _mesh_and_placements(x: Any) -> tuple[Any, ...]:
-    """How a tensor is distributed, also a value from a user while no parameter is distributed. Empty if it is not."""
-    return (x.device_mesh, x.placements) if hasattr(x, "placements") else ()

@@ -96,11 +96,18 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = wrap_step(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
-    # The methods of a subclass
+    # The methods of a subclass: the state, in one of two ways. A user's class defines `preinitialize`. The classes here
+    # define `new_state`, and have `preinitialize = fill_state`.
 
     @abstractmethod
     def preinitialize(self) -> None:
         """Fill `self.state` for each parameter of `self.param_groups`. Only this method may create state."""
+
+    def new_state(self, p: Tensor, group: ParamGroup) -> State:
+        """The initial state of a parameter, in new tensors. `fill_state` calls it."""
+        raise NotImplementedError
+
+    # The methods of a subclass: the step, and what it accepts
 
     @abstractmethod
     def step(self, closure: Callable[[], object] | None = None) -> Any:
@@ -126,24 +133,29 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if p.layout is not torch.strided:
             raise ValueError(f"{where}a parameter has the layout {p.layout}. Pass only dense parameters.")
 
-    def new_state(self, p: Tensor, group: ParamGroup) -> State:
-        """The initial state of a parameter, in new tensors. A class with `preinitialize = fill_state` defines it."""
-        raise NotImplementedError
+    # The methods of a subclass: what a load asks
 
-    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str] | None:
-        """The names of the states that parameter `p` needs with a group's values; None if a subclass does not say."""
-        return None
+    def needed_states(self, group: ParamGroup, p: Tensor) -> set[str]:
+        """The names of the states that parameter `p` needs with a group's values. Empty if a subclass does not say."""
+        return set()
+
+    def optional_states(self, group: ParamGroup, p: Tensor) -> set[str]:
+        """The names of the states that only precision options need: a load adds them at 0, or drops them."""
+        return set()
 
     def adapt_state(self, state: State, p: Tensor, group: ParamGroup) -> State:
-        """A parameter's saved state in the form of this class. Subclasses override this to read other forms."""
+        """A parameter's saved state in the form of this class. Subclasses override this to read other forms.
+
+        The form of torch's class of the same name is an example. `optional_states` are adapted afterwards.
+        """
         return state
 
     # State, and groups that come later
 
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         """The initial state of the parameters of some groups, in new tensors. The optimizer does not change."""
-        has_own_preinitialize = type(self).preinitialize is not fill_state
-        return _run_preinitialize(self, groups) if has_own_preinitialize else new_states(self, groups)
+        has_new_state = type(self).preinitialize is fill_state
+        return new_states(self, groups) if has_new_state else _run_preinitialize(self, groups)
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Reset the state of these parameters, or of all parameters, to the state at construction.
@@ -256,9 +268,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     # Copies and checkpoints
 
     def __getstate__(self) -> StateDict:
-        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        own = {"enable_global_step": self.enable_global_step, "_keeper": self._keeper}
-        return {**kept, **own, "_is_ready": True, "_is_stepping": False}
+        own = dict(enable_global_step=self.enable_global_step, _keeper=self._keeper, _is_ready=True, _is_stepping=False)
+        return {**super().__getstate__(), **own}  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)

@@ -29,7 +29,8 @@ from timesched.types import ParamGroup
 
 from ..base.tensor_lists import Columns, select
 from ..precision.options import RULES
-from ..state.keeper import State, make_guards
+from ..state.keeper import State
+from ..state.tensor_kinds import make_guards
 from .execution import Route
 from .work import Work
 

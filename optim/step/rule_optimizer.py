@@ -39,9 +39,9 @@ from ..precision.options import (
     warn_of_lost_updates,
 )
 from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
-from ..state.keeper import cast_invariants, describe_tensor
 from ..state.optimizer import Optimizer, State, fill_state
 from ..state.step_wrapper import makes_no_state
+from ..state.tensor_kinds import cast_invariants, describe_tensor
 from .execution import step_on_tensors
 from .fused import Kernel
 from .gather import gather
@@ -216,6 +216,10 @@ class RuleOptimizer(Optimizer):
     def needed_states(self, group: ParamGroup, p: Tensor) -> set[str]:
         algorithm = self.algorithm_of(group)
         return {*self._scalar_names(algorithm, group), *active_states(algorithm.tensor_states(group, p), group, p)}
+
+    def optional_states(self, group: ParamGroup, p: Tensor) -> set[str]:
+        unrounded = {**group, "stochastic_rounding": False}  # then an option needs no count
+        return {REMAINDER, STEP}.difference(self._scalar_names(self.algorithm_of(group), unrounded))
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}  # keeps the order
