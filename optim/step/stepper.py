@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import all_parameters
-from .execution import choose_routes, step_on_route, step_on_tensors
+from .execution import step_on_route, step_on_tensors
 from .gather import gather
 from .known_counts import KnownCounts
 from .prepared import PreparedStep, prepare_step
+from .routes import choose_routes
 from .work import Work
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
