@@ -11,9 +11,8 @@ routes, `_update`, the helpers of both, and `start_step`, with which Muon runs u
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,22 +160,13 @@ def _fill(column: Tensors, value: Any) -> None:
         torch._foreach_add_(column, value)
 
 
-class StartedStep(NamedTuple):
-    """A step before its update: everything that the update needs."""
+def start_step(work: Work) -> tuple[Factors, Factors, Any]:
+    """Start a step outside of graphs, whose factors do not need scalar states.
 
-    hyper: Factors  # in the form for lists, like the factors
-    factors: Factors
-    columns: Columns
-    write_back: Callable[[], None]  # call this after the update
-
-
-def start_step(work: Work) -> StartedStep:
-    """Start a step outside of graphs. The caller updates the columns of the result with its numbers.
-
-    The factors of the algorithm must not need scalar states.
+    Returns the hyperparameters and the factors in the form for lists, and the piece that the caller then updates.
     """
     hyper = convert_for_factors(work, read_on_host=True)
     _count_step(work)
     h, f = convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
     [piece] = pieces(work, in_blocks=False)
-    return StartedStep(h, f, piece.columns, piece.write_back)
+    return h, f, piece

@@ -129,9 +129,8 @@ def prepare_step(optimizer: Any, parts: list[Part]) -> PreparedStep | None:
         groups.append(PreparedGroup(group, work, route))
         gradients += work.columns["g"]
     guards = make_guards(gradients) if gradients else None
-    if guards is None:
-        return None
-    return PreparedStep(groups, guards, optimizer._keeper.changes, optimizer.enable_global_step)
+    step = PreparedStep(groups, guards, optimizer._keeper.changes, optimizer.enable_global_step)
+    return None if guards is None else step
 
 
 def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:

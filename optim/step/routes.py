@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from ..base.tensor_lists import Tensors, select
+from ..base.tensor_lists import Tensors, indices_by_size, select
 from .fused import Kernel
 from .pieces import BLOCK
 from .work import Work, convert_for_factors
@@ -103,13 +103,5 @@ def _split_by_size(work: Work) -> list[Work]:
     if work.widening is None:
         return [work]
     params = work.columns["p"]
-    limit = BLOCK if params[0].is_cpu else LIST
-    parts: list[list[int]] = [[]]
-    filled = 0
-    for i, p in enumerate(params):
-        if parts[-1] and filled + p.numel() > limit:
-            parts.append([])
-            filled = 0
-        parts[-1].append(i)
-        filled += p.numel()
+    parts = indices_by_size(map(Tensor.numel, params), BLOCK if params[0].is_cpu else LIST)
     return [work.select(part) for part in parts] if len(parts) > 1 else [work]

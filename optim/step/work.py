@@ -97,5 +97,4 @@ def convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Fact
             parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
             cast = [part.view(x.shape) for part, x in zip(parts, cast)]
         both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
-    remaining = {name: both[name] for name in hyper if name not in factors}
-    return remaining, {name: both[name] for name in factors}
+    return {name: both[name] for name in hyper if name not in factors}, {name: both[name] for name in factors}
