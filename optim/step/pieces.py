@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..base.scalar_states import STEP
-from ..base.tensor_lists import Columns, Piece, indices_by_size, select
+from ..base.tensor_lists import Columns, Piece, select
 from ..precision.widened import WidenedStep
 from .work import Work
 
@@ -35,12 +34,23 @@ def pieces(work: Work, in_blocks: bool) -> Iterable[Any]:
 
 def _blocks(columns: Columns) -> Iterator[Piece]:
     """The contiguous tensors of the columns in blocks of at most `BLOCK` elements: large ones split, small joined."""
-    sizes = list(map(Tensor.numel, columns["p"]))
-    for indices in indices_by_size(sizes, BLOCK):
-        size = sizes[indices[0]]
-        if size > BLOCK:  # then this tensor is in a list by itself
-            parts = {name: torch.split(xs[indices[0]].view(-1), BLOCK) for name, xs in columns.items()}
+    joined: list[int] = []
+    filled = 0
+    for i, p in enumerate(columns["p"]):
+        size = p.numel()
+        if filled + size > BLOCK and filled:
+            yield _whole_tensors(columns, joined)
+            joined, filled = [], 0
+        if size > BLOCK:
+            parts = {name: torch.split(xs[i].view(-1), BLOCK) for name, xs in columns.items()}
             for j, start in enumerate(range(0, size, BLOCK)):
-                yield Piece({name: [xs[j]] for name, xs in parts.items()}, indices, start)
-        else:
-            yield Piece({name: select(xs, indices) for name, xs in columns.items()}, indices)
+                yield Piece({name: [xs[j]] for name, xs in parts.items()}, [i], start)
+        elif size:
+            joined.append(i)
+            filled += size
+    if filled:
+        yield _whole_tensors(columns, joined)
+
+
+def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
+    return Piece({name: select(xs, indices) for name, xs in columns.items()}, indices)

@@ -18,6 +18,8 @@ the values of tensors, nor on the values of hyperparameters, except on which of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -63,7 +65,7 @@ def _split_by_layout(work: Work) -> list[tuple[Work, bool]]:
     If an update is elementwise, the order of the dimensions does not matter. The tensors then use the order of the
     parameter's memory.
     """
-    if all(map(_is_contiguous, work.columns.values())):
+    if _is_contiguous(chain.from_iterable(work.columns.values())):
         return [(work, True)]
     if work.algorithm.elementwise:
         work = _permute_to_memory_order(work)
@@ -73,7 +75,7 @@ def _split_by_layout(work: Work) -> list[tuple[Work, bool]]:
     return [(work.select(part), contiguous) for contiguous, part in indices.items() if part]
 
 
-def _is_contiguous(xs: Tensors) -> bool:
+def _is_contiguous(xs: Iterable[Tensor]) -> bool:
     return all(map(Tensor.is_contiguous, xs))
 
 
