@@ -54,9 +54,8 @@ class Exchange(NamedTuple):
         if self.is_replicated:
             return shards
         ranks, own = len(batch), batch[self.rank()]
-        tensors_to_ranks = [_flat_list(owned, shards) for owned in batch]
         shapes_from_ranks = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
-        received = self._all_to_all(tensors_to_ranks, shapes_from_ranks)
+        received = self._all_to_all([_flat_list(owned, shards) for owned in batch], shapes_from_ranks)
         full_tensors: list[Tensor] = []
         for split_dim, own_shard, *all_shards in zip(_split_dims(own), _flat_list(own, shards), *received):
             full_tensors.append(torch.cat(all_shards, split_dim).to(own_shard.dtype))

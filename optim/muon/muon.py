@@ -182,9 +182,23 @@ class Muon(RuleOptimizer):
         self._construct(locals())
 
     def _construct(self, arguments: dict[str, Any]) -> None:
-        """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`."""
+        """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`.
+
+        `adamw` and `lion` become the other algorithms. `RuleOptimizer` reads the options and the hyperparameters, which
+        are the defaults of matrix groups.
+        """
+        self._others = self._make_others(arguments)
+        self.process_group = read_process_group(arguments["process_group"])
+        RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
+        for group in self.param_groups:
+            if large_updates := find_large_updates(group, group["lr"]):
+                text = f"{type(self).__name__}.lr={float(group['lr']):g}: {large_updates}"
+                warn_once(Muon, "large updates", text, 3, FindingWarning)
+
+    def _make_others(self, arguments: dict[str, Any]) -> dict[str, RuleOptimizer]:
+        """AdamW and Lion without parameters, by name. They have the arguments of `adamw` and `lion` as defaults."""
         precision = {name: value for name, value in arguments["options"].items() if name in RULES}
-        self._others: dict[str, RuleOptimizer] = {}  # they have no parameters
+        others: dict[str, RuleOptimizer] = {}
         for name, algorithm in ALGORITHMS.items():
             options = {} if arguments[name] is None else arguments[name]
             if not isinstance(options, Mapping):
@@ -192,13 +206,13 @@ class Muon(RuleOptimizer):
                     f"{type(self).__name__}.{name}={options!r}: it is not a mapping. Pass the arguments of {name}, as "
                     f"in {{'lr': 3e-4}}."
                 )
-            self._others[name] = algorithm([{"params": []}], **{**precision, **options})
-        self.process_group = read_process_group(arguments["process_group"])
-        RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
-        for group in self.param_groups:
-            if large_updates := find_large_updates(group, group["lr"]):
-                text = f"{type(self).__name__}.lr={float(group['lr']):g}: {large_updates}"
-                warn_once(Muon, "large updates", text, 3, FindingWarning)
+            others[name] = algorithm([{"params": []}], **{**precision, **options})
+        return others
+
+    # The optimizer has three algorithms, and a group's key "algorithm" chooses one. `_others` has an AdamW and a Lion
+    # without parameters. A group has the rules, defaults, states and equation of `algorithm_of(group)`, for which the
+    # base classes ask. So `adamw=` and `lion=` reach a group when it is added, as the defaults of its algorithm. The
+    # precision options are the same for all groups.
 
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
@@ -378,7 +392,7 @@ class NorMuon(Muon):
 
 
 def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
-    """A group of large matrices with a learning rate that suits a different `adjust_lr_fn`."""
+    """The text of a warning, if a group has large matrices and a learning rate that suits another `adjust_lr_fn`."""
     if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
         return None
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
