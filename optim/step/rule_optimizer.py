@@ -55,7 +55,7 @@ class RuleOptimizer(Optimizer):
         p: the parameters, and g their gradients: lists of tensors.
         Each state that belongs to the elements, by its name: a list with a tensor for each parameter.
 
-    Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see execution.py.
+    Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see work.py.
     """
 
     may_be_missing = frozenset(("maximize",))

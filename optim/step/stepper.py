@@ -1,8 +1,8 @@
 """The steps of one optimizer outside of graphs: as prepared by an earlier step, or planned from the start.
 
-A planned step is gathered (gather.py), and each of its works gets a route (execution.py). If `compile` was called, the
-compiled step does all work. Steps after planned steps are prepared (prepared.py), and skip the planning until the kind
-of a tensor or hyperparameter changes.
+A planned step is gathered (gather.py), and its works get routes (routes.py). If `compile` was called, the compiled step
+does all work. Steps after planned steps are prepared (prepared.py), and skip the planning until the kind of a tensor or
+hyperparameter changes.
 """
 
 from __future__ import annotations
