@@ -7,9 +7,9 @@ from torch.optim.optimizer import ParamsT
 
 from ..base.hyperparameters import NON_NEGATIVE, Number
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
-from ..step.common_steps import penalized_gradient, square_average_, widen_float16
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import penalized_gradient, square_average_, widen_float16
 
 
 class Adadelta(RuleOptimizer):

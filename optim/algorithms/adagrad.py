@@ -12,10 +12,10 @@ from ..base.hyperparameters import NON_NEGATIVE, Number
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
-from ..step.common_steps import add_over_root_, penalized_gradient
 from ..step.fused import FUSED_ADAGRAD
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import add_over_root_, penalized_gradient
 
 
 class Adagrad(RuleOptimizer):

@@ -10,10 +10,10 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
-from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import FUSED_ADAM
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 
 
 class AdamBase(RuleOptimizer):

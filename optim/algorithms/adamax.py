@@ -8,9 +8,9 @@ from torch.optim.optimizer import ParamsT
 from ..base.hyperparameters import BETAS, NON_NEGATIVE
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, copy_, lerp_, maximum_, mul_, shift_
-from ..step.common_steps import penalized_gradient, widen_float16
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import penalized_gradient, widen_float16
 
 
 class Adamax(RuleOptimizer):

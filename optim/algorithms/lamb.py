@@ -9,9 +9,9 @@ from torch.optim.optimizer import ParamsT
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
-from ..step.common_steps import moment_factors, root_plus_eps, update_moments
 from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import moment_factors, root_plus_eps, update_moments
 
 LARGEST_NORM = 10.0  # the upper limit of a parameter's norm in the trust ratio
 

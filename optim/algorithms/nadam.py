@@ -12,9 +12,9 @@ from timesched.types import ParamGroup
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
-from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, RoundAsState
+from .common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
 
 
 class NAdam(RuleOptimizer):

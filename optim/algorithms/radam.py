@@ -10,9 +10,9 @@ from timesched.maths.ops import clamp_min, where
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
-from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 
 
 class RAdam(RuleOptimizer):

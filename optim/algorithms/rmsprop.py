@@ -9,9 +9,9 @@ from timesched.types import ParamGroup
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
-from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import penalized_gradient, root_plus_eps, square_average_
 
 
 class RMSprop(RuleOptimizer):

@@ -15,10 +15,10 @@ from ..base.hyperparameters import SWITCH, Number, is_switched_off
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
-from ..step.common_steps import penalized_gradient
 from ..step.fused import FUSED_SGD
 from ..step.rule_optimizer import COMMON, OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors
+from .common_steps import penalized_gradient
 
 
 class SGD(RuleOptimizer):

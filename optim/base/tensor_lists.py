@@ -78,6 +78,19 @@ def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0) -> list[
     return result
 
 
+def indices_by_size(sizes: Iterable[int], limit: int) -> list[list[int]]:
+    """The indices of sizes, in order, in lists that add up to at most `limit`. A larger size is in a list by itself."""
+    lists: list[list[int]] = []
+    filled = limit + 1  # so that the first size starts a list
+    for i, size in enumerate(sizes):
+        if filled + size > limit:
+            lists.append([])
+            filled = 0
+        lists[-1].append(i)
+        filled += size
+    return lists
+
+
 def mul(xs: Tensors, c: Factor) -> Tensors:
     """xs * c; `c` may also be a list of tensors of the same shapes."""
     if not isinstance(c, list) or c[0].dim() or not xs[0].is_cuda or torch.compiler.is_compiling():

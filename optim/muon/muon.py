@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,9 +22,10 @@ from ..precision.options import RULES
 from ..state.optimizer import State
 from ..step.rule_optimizer import OptimizerOptions, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
+from .exchange import read_process_group
 from .matrices import block_rows, has_full_matrices, learning_rate_scale, matrix_shape, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
-from .ranks import read_process_group, step_shared_matrices
+from .ranks import step_shared_matrices
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for the groups that Muon does not step
@@ -151,7 +152,7 @@ class Muon(RuleOptimizer):
     elementwise = False
     reads = ()
     process_group: Any = None
-    states = ("momentum_buffer",)
+    states: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     counts_steps = False
     decouples_weight_decay = True
 
@@ -181,9 +182,23 @@ class Muon(RuleOptimizer):
         self._construct(locals())
 
     def _construct(self, arguments: dict[str, Any]) -> None:
-        """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`."""
+        """The common part of the constructors of Muon and NorMuon. `arguments`: their `locals()`.
+
+        `adamw` and `lion` become the other algorithms. `RuleOptimizer` reads the options and the hyperparameters, which
+        are the defaults of matrix groups.
+        """
+        self._others = self._make_others(arguments)
+        self.process_group = read_process_group(arguments["process_group"])
+        RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
+        for group in self.param_groups:
+            if large_updates := find_large_updates(group, group["lr"]):
+                text = f"{type(self).__name__}.lr={float(group['lr']):g}: {large_updates}"
+                warn_once(Muon, "large updates", text, 3, FindingWarning)
+
+    def _make_others(self, arguments: dict[str, Any]) -> dict[str, RuleOptimizer]:
+        """AdamW and Lion without parameters, by name. They have the arguments of `adamw` and `lion` as defaults."""
         precision = {name: value for name, value in arguments["options"].items() if name in RULES}
-        self._others: dict[str, RuleOptimizer] = {}  # they have no parameters
+        others: dict[str, RuleOptimizer] = {}
         for name, algorithm in ALGORITHMS.items():
             options = {} if arguments[name] is None else arguments[name]
             if not isinstance(options, Mapping):
@@ -191,13 +206,13 @@ class Muon(RuleOptimizer):
                     f"{type(self).__name__}.{name}={options!r}: it is not a mapping. Pass the arguments of {name}, as "
                     f"in {{'lr': 3e-4}}."
                 )
-            self._others[name] = algorithm([{"params": []}], **{**precision, **options})
-        self.process_group = read_process_group(arguments["process_group"])
-        RuleOptimizer.__init__(self, arguments["params"], {**arguments, "algorithm": "muon"})
-        large = [group["lr"] for group in self.param_groups if find_large_updates(group, group["lr"])]
-        if large:
-            text = f"{type(self).__name__}.lr={float(large[0]):g}: {LARGE_UPDATES}"
-            warn_once(Muon, "large updates", text, 3, FindingWarning)
+            others[name] = algorithm([{"params": []}], **{**precision, **options})
+        return others
+
+    # The optimizer has three algorithms, and a group's key "algorithm" chooses one. `_others` has an AdamW and a Lion
+    # without parameters. A group has the rules, defaults, states and equation of `algorithm_of(group)`, for which the
+    # base classes ask. So `adamw=` and `lion=` reach a group when it is added, as the defaults of its algorithm. The
+    # precision options are the same for all groups.
 
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
@@ -209,13 +224,13 @@ class Muon(RuleOptimizer):
     def add_param_group(self, param_group: ParamGroup) -> None:
         if isinstance(param_group, dict):  # the base class raises an error for anything else
             foreign = HYPERPARAMETERS.difference(self.algorithm_of(param_group).hyper, ("algorithm",))
-            foreign_keys = [key for key in param_group if key in foreign]
-            if foreign_keys:
-                raise ValueError(
-                    f"{type(self).__name__}, group {len(self.param_groups)}: {foreign_keys[0]!r} is no hyperparameter "
-                    f"of the algorithm {param_group.get('algorithm', 'muon')!r}. Leave it out, or change the group's "
-                    "'algorithm'."
-                )
+            for key in param_group:
+                if key in foreign:
+                    raise ValueError(
+                        f"{type(self).__name__}, group {len(self.param_groups)}: {key!r} is no hyperparameter of the "
+                        f"algorithm {param_group.get('algorithm', 'muon')!r}. Leave it out, or change the group's "
+                        "'algorithm'."
+                    )
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if self.algorithm_of(group) is self and group["ns_steps"] is None:  # torch's Muon needs the number in a load
@@ -333,6 +348,7 @@ class NorMuon(Muon):
     """
 
     hyper = dict(Muon.hyper, beta2=FRACTION)
+    states = ("momentum_buffer", "variance_neuron")
 
     def __init__(
         self,
@@ -365,9 +381,6 @@ class NorMuon(Muon):
         if group.get("transposed"):
             raise ValueError(f"{where}transposed=True: NorMuon has second moments for rows that are outputs. Use Muon.")
 
-    def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
-        return ("momentum_buffer", "variance_neuron")
-
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = row_zeros(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
@@ -379,7 +392,7 @@ class NorMuon(Muon):
 
 
 def find_large_updates(group: ParamGroup, lr: float | Tensor) -> str | None:
-    """A group of large matrices with a learning rate that suits a different `adjust_lr_fn`."""
+    """The text of a warning, if a group has large matrices and a learning rate that suits another `adjust_lr_fn`."""
     if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
         return None
     longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]

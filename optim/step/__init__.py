@@ -1,12 +1,23 @@
-"""How the step of any optimizer runs. A step goes through these modules in this order:
+"""How the step of any optimizer runs. A step goes through these modules from the top down:
 
-1. rule_optimizer.py: `RuleOptimizer.step` computes the loss of a closure. In a graph, 3 and 6 follow at once.
-2. stepper.py: the step runs as an earlier step has prepared it (prepared.py, then 5), or is planned (3 to 6).
-3. gather.py: the tensors and hyperparameters of the step become works (work.py).
-4. `step_shared`: Muon steps the matrices that ranks share. Then the compiled step does all other work, if there is one.
-5. execution.py: each work gets a route, and is stepped by a fused kernel (fused.py) or by the update on numbers
-   (known_counts.py), in blocks (blocks.py).
-6. execution.py: in graphs and on other devices, the update runs on tensors.
+    rule_optimizer.py       `RuleOptimizer.step` computes the loss of a closure, and starts the step
+      stepper.py            runs the step as an earlier step has prepared it, or plans it
+        gather.py           plan: the tensors and hyperparameters of the step become works
+        routes.py           plan: works are split into parts, and each part gets a route
+        prepared.py         keeps a plan for later steps
+        execution.py        steps each part on its route
+          fused.py          route 1: by one of torch's fused kernels
+          known_counts.py   route 2: on numbers, with the counts that the host knows
+          pieces.py         splits a part into pieces, which the update or the kernel processes one by one
 
-The update itself is in `optim/algorithms`, and common_steps.py has what several updates share.
+work.py has the record `Work`, which all of them pass on. The update itself is in `optim/algorithms` and `optim/muon`.
+
+The four kinds of a step, and the modules that it uses after `RuleOptimizer.step`:
+
+    in a graph of the user       gather ──► execution: `step_on_tensors`
+    after `compile()`            stepper ──► gather ──► step_shared ──► the compiled `step_on_tensors`
+    planned                      stepper ──► gather ──► step_shared ──► routes ──► execution: `step_on_route`
+    prepared                     stepper ──► prepared ──► execution: `step_on_route`
+
+(In `step_shared`, Muon steps the matrices that ranks share.) Most steps are prepared.
 """

@@ -24,9 +24,9 @@ from .work import Work
 def gather(optimizer: Any) -> list[Work]:
     """The works of a step: the parameters with a gradient, by group, device, dtype and distribution."""
     works: list[Work] = []
-    numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
+    parameter_numbers: dict[Tensor, int] = {}  # for stochastic rounding
     if any(group.get("stochastic_rounding") for group in optimizer.param_groups):
-        numbers = {p: i for i, p in enumerate(all_parameters(optimizer.param_groups))}
+        parameter_numbers = {p: i for i, p in enumerate(all_parameters(optimizer.param_groups))}
     for group in optimizer.param_groups:
         active = [p for p in group["params"] if p.grad is not None]
         if torch.compiler.is_compiling():
@@ -34,7 +34,7 @@ def gather(optimizer: Any) -> list[Work]:
         _check_gradients(active, group, type(optimizer).__name__)
         algorithm = optimizer.algorithm_of(group)
         for params in _group_by_kind(active, algorithm.matrices_apart):
-            works.append(_make_work(optimizer, algorithm, group, params, numbers))
+            works.append(_make_work(optimizer, algorithm, group, params, parameter_numbers))
     return list(map(_convert_to_plain_tensors, works))
 
 
@@ -48,7 +48,7 @@ def _group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tens
 
 
 def _make_work(
-    optimizer: Any, algorithm: Any, group: ParamGroup, params: list[Tensor], numbers: Mapping[Tensor, int]
+    optimizer: Any, algorithm: Any, group: ParamGroup, params: list[Tensor], parameter_numbers: Mapping[Tensor, int]
 ) -> Work:
     """The work of some parameters of a group, with their gradients and states as they are."""
     hyper = {name: group[name] for name in algorithm.hyper}
@@ -61,7 +61,7 @@ def _make_work(
     if STEP not in scalar_names and algorithm.advances_count(group) and all(STEP in state for state in states):
         scalar_names = (*scalar_names, STEP)
     scalars = _select_states(optimizer, group, states, scalar_names)
-    widening = make_widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+    widening = make_widening(group, columns, names, parameter_numbers) if is_widened(group, params[0]) else None
     return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=widening)
 
 

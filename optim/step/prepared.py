@@ -31,22 +31,28 @@ from ..base.tensor_lists import Columns, select
 from ..precision.options import RULES
 from ..state.keeper import State
 from ..state.tensor_kinds import make_guards
-from .execution import Route
+from .routes import Part, Route
 from .work import Work
 
 PREPARED_TYPES = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
 
 
 class PreparedGroup:
-    """The step of one group, which had this work."""
+    """The step of one group: the kinds that it compares, and how it makes its work.
 
-    def __init__(self, group: ParamGroup, work: Work) -> None:
+    `work` and `route` are from the planned step. Without a gradient, the work is empty, and there is no route.
+    """
+
+    def __init__(self, group: ParamGroup, work: Work, route: Route | None) -> None:
+        self.route = route
+        # What every step compares
         self.size, self._keys = len(group["params"]), frozenset(group)
         self._names = _number_names(group, work.algorithm)
         numbers = _read_numbers(group, self._names)
         self._types, self._truths = list(map(type, numbers)), list(map(bool, numbers))  # bool: neither 0 nor False
         self._active = [i for i, p in enumerate(group["params"]) if p.grad is not None]
         self._frozen = [i for i, p in enumerate(group["params"]) if p.grad is None]
+        # What the work of every step has
         self._algorithm, self._scalar_names = work.algorithm, list(work.scalars)
         self._state_names = [name for name in work.columns if name not in ("p", "g")]
 
@@ -75,56 +81,57 @@ class PreparedGroup:
 class PreparedStep(NamedTuple):
     """The step of an optimizer."""
 
-    groups: list[tuple[PreparedGroup, Route | None]]  # each with the route of its work, or None without a gradient
+    groups: list[PreparedGroup]
     gradient_guards: Any  # compares the gradients of all groups
     changes: int  # of the kinds of parameters and states, up to the preparation: the keeper's count
     enable_global_step: bool  # the optimizer's attribute, which decides about the state `step`
 
-    def make_works(self, optimizer: Any, states: list[State]) -> list[tuple[Work, Route]] | None:
+    def make_works(self, optimizer: Any, states: list[State]) -> list[Part] | None:
         """The works of a step with their routes, or None if a kind differs. `states`: of all parameters, in order."""
         param_groups = optimizer.param_groups
         if self.changes != optimizer._keeper.changes or len(self.groups) != len(param_groups):
             return None
         if self.enable_global_step != optimizer.enable_global_step:
             return None
-        works: list[tuple[Work, Route]] = []
+        parts: list[Part] = []
         gradients: list[Any] = []
         end = 0
-        for group, (prepared, route) in zip(param_groups, self.groups):
+        for group, prepared in zip(param_groups, self.groups):
             start, end = end, end + prepared.size
             work = prepared.make_work(group, states[start:end])
             if work is None:
                 return None
-            if route is not None:
-                works.append((work, route))
+            if prepared.route is not None:
+                parts.append((work, prepared.route))
                 gradients += work.columns["g"]
-        return works if self.gradient_guards.check(*gradients) else None
+        return parts if self.gradient_guards.check(*gradients) else None
 
 
-def prepare_step(optimizer: Any, parts: list[tuple[Work, Route]]) -> PreparedStep | None:
-    """Prepare the steps after one of these parts; None if that is not possible."""
+def prepare_step(optimizer: Any, parts: list[Part]) -> PreparedStep | None:
+    """Prepare the steps after a planned step, which had these parts. None if a step like this is not prepared.
+
+    Each group must have one part, with all of its parameters that have a gradient. The parts are in the groups' order.
+    """
     algorithm = type(optimizer)
-    remaining = iter(parts)
-    groups: list[tuple[PreparedGroup, Route | None]] = []
+    remaining_parts = iter(parts)
+    groups: list[PreparedGroup] = []
     gradients: list[Any] = []
     for group in optimizer.param_groups:
-        numbers = _read_numbers(group, _number_names(group, algorithm))
-        if not all(isinstance(x, PREPARED_TYPES) for x in numbers):
+        if not all(isinstance(x, PREPARED_TYPES) for x in _read_numbers(group, _number_names(group, algorithm))):
             return None
         active = [p for p in group["params"] if p.grad is not None]
         if not active:
-            groups.append((PreparedGroup(group, Work(algorithm, hyper={}, columns={}, scalars={})), None))
+            groups.append(PreparedGroup(group, Work(algorithm, hyper={}, columns={}, scalars={}), route=None))
             continue
-        work, route = next(remaining)
+        work, route = next(remaining_parts)
         is_whole = len(active) == len(work.columns["p"]) and all(map(is_, active, work.columns["p"]))
         if not is_whole or work.widening or not route.on_numbers:
             return None  # the group has several parts, or the part has views of the tensors
-        groups.append((PreparedGroup(group, work), route))
+        groups.append(PreparedGroup(group, work, route))
         gradients += work.columns["g"]
     guards = make_guards(gradients) if gradients else None
-    if guards is None:
-        return None
-    return PreparedStep(groups, guards, optimizer._keeper.changes, optimizer.enable_global_step)
+    step = PreparedStep(groups, guards, optimizer._keeper.changes, optimizer.enable_global_step)
+    return None if guards is None else step
 
 
 def _number_names(group: ParamGroup, algorithm: Any) -> list[str]:

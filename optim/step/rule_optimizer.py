@@ -25,19 +25,8 @@ from ..base.hyperparameters import NON_NEGATIVE, SWITCH, check_group, is_switche
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local_shard, make_dtensor_like
 from ..base.tensor_lists import Tensors
+from ..precision import options as precision
 from ..precision.bits import join, split_
-from ..precision.options import (
-    DEFAULTS,
-    REMAINDER,
-    RULES,
-    active_states,
-    check_precision,
-    has_precision_option,
-    has_remainder,
-    is_widened,
-    requested_dtype,
-    warn_of_lost_updates,
-)
 from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
 from ..state.optimizer import Optimizer, State, fill_state
 from ..state.step_wrapper import makes_no_state
@@ -66,7 +55,7 @@ class RuleOptimizer(Optimizer):
         p: the parameters, and g their gradients: lists of tensors.
         Each state that belongs to the elements, by its name: a list with a tensor for each parameter.
 
-    Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see execution.py.
+    Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see work.py.
     """
 
     may_be_missing = frozenset(("maximize",))
@@ -84,7 +73,7 @@ class RuleOptimizer(Optimizer):
         self._stepper = Stepper()
         options = dict(arguments["options"])
         enable_global_step = options.pop("enable_global_step", False)
-        for unknown in options.keys() - RULES.keys():
+        for unknown in options.keys() - precision.RULES.keys():
             hint = argument_hint(unknown, arguments_of(type(self)))
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{hint}")
         defaults = {name: value for name, value in arguments.items() if name in self.hyper} | options
@@ -93,7 +82,7 @@ class RuleOptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.prepares_steps = cls.step_shared is RuleOptimizer.step_shared
-        show_options(cls, {"enable_global_step": False, **DEFAULTS})
+        show_options(cls, {"enable_global_step": False, **precision.DEFAULTS})
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
@@ -170,8 +159,8 @@ class RuleOptimizer(Optimizer):
         for group in groups:
             if group["params"]:
                 self._warn_of_growing_penalty(group)
-                check_group(RULES, group, f"{type(self).__name__}.")
-                warn_of_lost_updates(group, type(self).__name__)
+                check_group(precision.RULES, group, f"{type(self).__name__}.")
+                precision.warn_of_lost_updates(group, type(self).__name__)
         return super().initial_states(groups)
 
     def _warn_of_growing_penalty(self, group: ParamGroup) -> None:
@@ -188,17 +177,7 @@ class RuleOptimizer(Optimizer):
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
-        names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
-        # All groups share the same options, which may name states that only other algorithms have.
-        others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
-        check_precision(group, p, names, set(chain(*others)), type(self).__name__)
-        if is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
-            wide_state = algorithm.initial_state(torch.zeros_like(p, dtype=torch.float32), group)
-            for name in names:
-                unasked = torch.float32 if has_precision_option(group) else state[name].dtype
-                state[name] = wide_state[name].to(requested_dtype(group, name) or unasked)
-            if has_remainder(group, p):
-                state[REMAINDER] = torch.zeros_like(p)
+        self._apply_precision_options(state, p, group)
         if STEP not in state and STEP in self._scalar_names(algorithm, group):
             state[STEP] = scalar_state(p)
         if p.is_cuda:
@@ -206,6 +185,21 @@ class RuleOptimizer(Optimizer):
                 if not isinstance(first, Tensor):
                     self._stepper.known_counts.remember([state[name]], first)
         return state
+
+    def _apply_precision_options(self, state: State, p: Tensor, group: ParamGroup) -> None:
+        """Give a new state the dtypes of its group's precision options, and the remainder of a master weight."""
+        algorithm = self.algorithm_of(group)
+        names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        # All groups share the same options, which may name states that only other algorithms have.
+        others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
+        precision.check_precision(group, p, names, set(chain(*others)), type(self).__name__)
+        if precision.is_widened(group, p):  # an initial value is rounded once, from float32 to the dtype of the state
+            wide_state = algorithm.initial_state(torch.zeros_like(p, dtype=torch.float32), group)
+            for name in names:
+                default = torch.float32 if precision.has_precision_option(group) else state[name].dtype
+                state[name] = wide_state[name].to(precision.requested_dtype(group, name) or default)
+            if precision.has_remainder(group, p):
+                state[precision.REMAINDER] = torch.zeros_like(p)
 
     def _scalar_names(self, algorithm: Any, group: ParamGroup) -> tuple[str, ...]:
         """The names of the algorithm's scalar states, and of a step count if an option needs it."""
@@ -215,21 +209,20 @@ class RuleOptimizer(Optimizer):
 
     def needed_states(self, group: ParamGroup, p: Tensor) -> set[str]:
         algorithm = self.algorithm_of(group)
-        return {*self._scalar_names(algorithm, group), *active_states(algorithm.tensor_states(group, p), group, p)}
+        tensor_states = algorithm.tensor_states(group, p)
+        return {*self._scalar_names(algorithm, group), *precision.active_states(tensor_states, group, p)}
 
     def optional_states(self, group: ParamGroup, p: Tensor) -> set[str]:
         unrounded = {**group, "stochastic_rounding": False}  # then an option needs no count
-        return {REMAINDER, STEP}.difference(self._scalar_names(self.algorithm_of(group), unrounded))
+        return {precision.REMAINDER, STEP}.difference(self._scalar_names(self.algorithm_of(group), unrounded))
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}  # keeps the order
         for group in self.param_groups:
             for p in group["params"]:
-                for name in self.algorithm_of(group).tensor_states(group, p):
+                for name in (*self.algorithm_of(group).tensor_states(group, p), precision.REMAINDER):
                     if name in self.state[p] and self.state[p][name].shape == p.shape:
                         names[name] = None
-                if REMAINDER in self.state[p]:
-                    names[REMAINDER] = None
         return list(names)
 
     # A step
@@ -288,9 +281,9 @@ class RuleOptimizer(Optimizer):
     def float32_parameter(self, p: Tensor) -> Tensor:
         """The value of one parameter in `float32_parameters()`."""
         self._check_not_swapped(p)
-        shard, state = local_shard(p.detach(), p), self.state[p]
+        shard, low_half = local_shard(p.detach(), p), self.state[p].get(precision.REMAINDER)
         dtype = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-        value = join(shard, local_shard(state[REMAINDER], p)) if REMAINDER in state else shard.to(dtype, copy=True)
+        value = shard.to(dtype, copy=True) if low_half is None else join(shard, local_shard(low_half, p))
         return make_dtensor_like(value, p)
 
     def _check_not_swapped(self, p: Tensor) -> None:
@@ -320,8 +313,8 @@ class RuleOptimizer(Optimizer):
                     "dict from parameters to tensors, as float32_parameters() returns it."
                 )
         for p, value in values.items():
-            if REMAINDER in self.state[p]:
+            if precision.REMAINDER in self.state[p]:
                 copy = local_shard(value, p).float().clone()  # split_ overwrites it
-                split_(copy, [local_shard(p, p)], [local_shard(self.state[p][REMAINDER], p)])
+                split_(copy, [local_shard(p, p)], [local_shard(self.state[p][precision.REMAINDER], p)])
             else:
                 p.copy_(value)

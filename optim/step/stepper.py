@@ -1,8 +1,8 @@
 """The steps of one optimizer outside of graphs: as prepared by an earlier step, or planned from the start.
 
-A planned step is gathered (gather.py), and each of its works gets a route (execution.py). If `compile` was called, the
-compiled step does all work. Steps after planned steps are prepared (prepared.py), and skip the planning until the kind
-of a tensor or hyperparameter changes.
+A planned step is gathered (gather.py), and its works get routes (routes.py). If `compile` was called, the compiled step
+does all work. Steps after planned steps are prepared (prepared.py), and skip the planning until the kind of a tensor or
+hyperparameter changes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import all_parameters
-from .execution import choose_routes, step_on_route, step_on_tensors
+from .execution import step_on_route, step_on_tensors
 from .gather import gather
 from .known_counts import KnownCounts
 from .prepared import PreparedStep, prepare_step
+from .routes import choose_routes
 from .work import Work
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would

@@ -1,18 +1,35 @@
-"""`Work`: the tensors that a step updates together, and the numbers for them."""
+"""`Work`: the tensors that a step updates together, and the numbers for them. All modules of a step pass it on.
+
+Its hyperparameters have three forms, one after the other:
+
+    ===================  ========================  =========================================================
+    form                 read by                   a hyperparameter is
+    ===================  ========================  =========================================================
+    as in the group      `gather` makes it         a number, or any tensor of one element
+    for factors          the rule's `factors`      a number, or a 0-dim tensor in double precision
+    for lists            the rule's `update`       a number, a 0-dim tensor in the dtype of the update, or a
+                                                   list of these with one for each parameter
+    ===================  ========================  =========================================================
+
+A hyperparameter may also be a tuple of these (`betas`), a switch, a text, a dtype or None. A prepared step has only
+numbers, switches and None, which have the same form everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..base.sharding import Placement
-from ..base.tensor_lists import Columns, Tensors, select
+from ..base.tensor_lists import Columns, select
 from ..precision.widened import Widening
 
 Factors = dict[str, Any]
 RoundAsState = Callable[[object], Any]  # rounds a number as the scalar states of a work are rounded
+NUMBERS = frozenset((float, int, bool, tuple, type(None)))  # the types of hyperparameters and factors that are numbers
 
 
 class Work(NamedTuple):
@@ -23,9 +40,7 @@ class Work(NamedTuple):
     """
 
     algorithm: Any  # the class whose `factors` and `update` apply
-    # The hyperparameters by name. After `gather` they are as in the group. `_convert_for_factors` in execution.py then
-    # makes each a number or a tensor in double precision. (`update` gets a third form, from `_convert_for_lists`.)
-    hyper: dict[str, Any]
+    hyper: Factors  # the hyperparameters by name: as in the group, or in the form for factors
     columns: Columns
     scalars: Columns  # the states that are one number for each parameter
     placement: Placement | None = None  # the placement of distributed parameters
@@ -43,35 +58,43 @@ class Work(NamedTuple):
         return work
 
 
-def split_by_layout(work: Work) -> list[tuple[Work, bool]]:
-    """Split the work into up to two parts: contiguous tensors (True), and other tensors.
+def convert_for_factors(work: Work, read_on_host: bool) -> Factors:
+    """The hyperparameters in the form for `factors`: numbers, or 0-dim tensors in double precision on the device.
 
-    If an update is elementwise, the order of the dimensions does not matter. The tensors then use the order of the
-    parameter's memory.
+    With `read_on_host`, tensors on the CPU become numbers.
     """
-    if all(map(_is_contiguous, work.columns.values())):
-        return [(work, True)]
-    if work.algorithm.elementwise:
-        work = _permute_to_memory_order(work)
-    indices: dict[bool, list[int]] = {True: [], False: []}
-    for i in range(len(work.columns["p"])):
-        indices[_is_contiguous([column[i] for column in work.columns.values()])].append(i)
-    return [(work.select(part), contiguous) for contiguous, part in indices.items() if part]
+    device = work.columns["p"][0].device
+    return {name: _number_or_tensor(value, device, read_on_host) for name, value in work.hyper.items()}
 
 
-def _is_contiguous(xs: Tensors) -> bool:
-    return all(map(Tensor.is_contiguous, xs))
+def _number_or_tensor(value: Any, device: torch.device, read_on_host: bool) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_number_or_tensor(x, device, read_on_host) for x in value)
+    if isinstance(value, Tensor):
+        return value.item() if read_on_host and value.is_cpu else value.reshape(()).to(device, double_dtype(device))
+    return value if value is None or isinstance(value, (float, int, str, torch.dtype)) else float(value)
 
 
-def _permute_to_memory_order(work: Work) -> Work:
-    """Replace tensors by views whose dimensions are in the order of the parameter's memory."""
-    orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.columns["p"]]
-    work = work._replace(columns={name: _permute(xs, orders) for name, xs in work.columns.items()})
-    if work.widening is not None:
-        places = [place._replace(dims=select(place.dims, order)) for place, order in zip(work.widening.places, orders)]
-        work = work._replace(widening=work.widening._replace(places=places))
-    return work
+def double_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _permute(xs: Tensors, orders: list[list[int]]) -> Tensors:
-    return [x.permute(order) for x, order in zip(xs, orders)]
+def convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
+    """Hyperparameters and factors in the form for operations on lists: a number, a 0-dim tensor, or a list of these.
+
+    Tensors get the dtype of the update. A tensor with an element for each parameter becomes a list. If a factor has the
+    name of a hyperparameter, the hyperparameter is left out.
+    """
+    both = {**hyper, **factors}
+    if NUMBERS.issuperset(map(type, both.values())):
+        return hyper, factors
+    tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
+    if tensors:
+        dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
+        cast = [x.to(dtype) for x in tensors.values()]
+        if torch.compiler.is_compiling():
+            # Inductor keeps one array. Without the array, every element would compute the factors again.
+            parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
+            cast = [part.view(x.shape) for part, x in zip(parts, cast)]
+        both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
+    return {name: both[name] for name in hyper if name not in factors}, {name: both[name] for name in factors}

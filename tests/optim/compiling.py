@@ -18,7 +18,7 @@ from tests.optim.rows import BY_ID, Row
 from tests.optim.signatures import MATRICES, NAMES
 
 # Functionalizes a graph as inductor does, without the minutes of a C++ compiler: two to three times the work of
-# "eager", which captures the graph and runs it. `make test-deep` functionalizes every graph, the other runs one of a kind.
+# "eager", which captures the graph and runs it. `make test-deep` functionalizes every graph, other runs one of a kind.
 LOWERED = "aot_eager"
 BACKEND = LOWERED if IS_DEEP else "eager"
 # One row an optimizer in which all that is scheduled is a tensor, and the same with floats.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import Parameter
 
 from optim import Muon
-from optim.muon import ranks as muon_ranks
+from optim.muon import exchange
 from optim.muon.ranks import BATCH, SharedMatrix, make_batches
 
 SIDES = st.integers(0, 9000)
@@ -54,4 +54,4 @@ def test_a_process_group_needs_processes(group):
 @pytest.mark.parametrize(("size", "ranks"), [(10, 4), (3, 4), (1, 2), (8, 4), (0, 3), (7, 7), (9, 2)])
 def test_shards_are_those_of_torch(size, ranks):
     chunks = [len(x) for x in torch.empty(size).chunk(ranks)] if size else []
-    assert muon_ranks._shard_sizes(size, ranks) == chunks + [0] * (ranks - len(chunks))
+    assert exchange._shard_sizes(size, ranks) == chunks + [0] * (ranks - len(chunks))

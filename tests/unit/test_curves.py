@@ -10,8 +10,8 @@ from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import timesched
-from tests.laws.rows import ROWS
 from tests.extent import IS_DEEP
+from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # curves of many schedules are compiled
 from timesched.maths.curves import mix
 from timesched.maths.ops import exponential

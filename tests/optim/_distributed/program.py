@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tests.extent import IS_DEEP, IS_PART
 from tests.optim._distributed import averages, checkpoints, experts, low_precision, muon, training
 from tests.optim._distributed.common import BY_OPTIMIZER, CASES, SAVED, SAVING, WHOLE_TENSOR
-from tests.extent import IS_DEEP, IS_PART
 from tests.torchrun import Report, start_ranks
 from timesched.maths.ops import COMPILES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..base.tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
-from .work import Factors
+from ..step.work import Factors
 
 
 def penalized_gradient(h: Factors, p: Tensors, g: Tensors) -> Tensors:
