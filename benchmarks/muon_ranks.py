@@ -30,7 +30,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import optim
-from optim.muon.ranks import BATCH, OVERHEAD, SharedMatrix, make_batches
+from optim.muon.exchange import SharedMatrix
+from optim.muon.ranks import BATCH, OVERHEAD, make_batches
 
 SMALL = [(512, 512)] * 4 * 8 + [(2048, 512), (512, 2048)] * 8
 LARGE = [(4096, 4096)] * 4 * 32 + [(11008, 4096)] * 2 * 32 + [(4096, 11008)] * 32  # Llama 2, 7B

@@ -23,11 +23,29 @@ from .closed_form.formulas import ClosedForm, Steps
 from .scheduler import Options, Scheduler
 
 __all__ = [
-    "ChainedLR", "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-    "CosineDecayLR", "CyclicLR", "ExponentialLR", "InverseExponentialTimeDecayLR", "InverseSquareRootDecayLR",
-    "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PiecewiseConstantLR",
-    "PolynomialLR", "ScalePerParamLR", "SequentialLR", "StepLR", "WarmupStableDecayLR",
-]  # fmt: skip
+    "ChainedLR",
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecayLR",
+    "CyclicLR",
+    "ExponentialLR",
+    "InverseExponentialTimeDecayLR",
+    "InverseSquareRootDecayLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PiecewiseConstantLR",
+    "PolynomialLR",
+    "ScalePerParamLR",
+    "SequentialLR",
+    "StepLR",
+    "WarmupStableDecayLR",
+]
 
 
 class LRScheduler(Scheduler):

@@ -21,11 +21,28 @@ from .closed_form.formulas import Steps
 from .scheduler import Options, Scheduler
 
 __all__ = [
-    "ChainedWD", "ConstantWD", "CosineAnnealingWD", "CosineAnnealingWarmRestartsWD", "CosineDecayWD", "CyclicWD",
-    "ExponentialWD", "InverseExponentialTimeDecayWD", "InverseSquareRootDecayWD", "LambdaWD", "LinearWD",
-    "MultiStepWD", "MultiplicativeWD", "OneCycleWD", "PiecewiseConstantWD", "PolynomialWD", "ScalePerParamWD",
-    "SequentialWD", "StepWD", "WarmupStableDecayWD", "WeightDecayScheduler",
-]  # fmt: skip
+    "ChainedWD",
+    "ConstantWD",
+    "CosineAnnealingWD",
+    "CosineAnnealingWarmRestartsWD",
+    "CosineDecayWD",
+    "CyclicWD",
+    "ExponentialWD",
+    "InverseExponentialTimeDecayWD",
+    "InverseSquareRootDecayWD",
+    "LambdaWD",
+    "LinearWD",
+    "MultiStepWD",
+    "MultiplicativeWD",
+    "OneCycleWD",
+    "PiecewiseConstantWD",
+    "PolynomialWD",
+    "ScalePerParamWD",
+    "SequentialWD",
+    "StepWD",
+    "WarmupStableDecayWD",
+    "WeightDecayScheduler",
+]
 
 
 class WeightDecayScheduler(Scheduler):
