@@ -177,7 +177,8 @@ class RuleOptimizer(Optimizer):
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
-        self._apply_precision_options(state, p, group)
+        if precision.has_precision_option(group) or group.get("state_dtype"):
+            self._apply_precision_options(state, p, group)
         if STEP not in state and STEP in self._scalar_names(algorithm, group):
             state[STEP] = scalar_state(p)
         if p.is_cuda:
