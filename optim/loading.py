@@ -95,10 +95,9 @@ def load_by_name(
         state = state_dict["state"].get(number_by_name.get(name))
         if state:
             states[number] = state
-            if not isinstance(optimizer, Optimizer):  # the optimizers of `optim` check more themselves
+            if not isinstance(optimizer, Optimizer):  # the optimizers of `optim` check more themselves, and copy
                 _check_shapes(state, p, name)
-    if not isinstance(optimizer, Optimizer):  # whose load_state_dict() copies
-        states = copy.deepcopy(states)
+                states[number] = copy.deepcopy(state)
     # torch's Adagrad makes its state in the constructor, so parameters without saved state need initial state.
     lacks_state = isinstance(optimizer, torch.optim.Adagrad) and len(states) < len(names_here)
     if lacks_state:

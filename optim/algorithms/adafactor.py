@@ -235,8 +235,7 @@ def _mean(x: Tensor, dim: int, full_dim: int, shape: torch.Size, placement: Plac
     """The mean over the dimension `dim` of a stack, which is `full_dim` in the full shape of each parameter."""
     if placement is None:
         return x.mean(dim)
-    mean: Tensor = sum_over_ranks(x.sum(dim), placement, full_dim) / max(shape[full_dim], 1)
-    return mean
+    return sum_over_ranks(x.sum(dim), placement, full_dim) / max(shape[full_dim], 1)
 
 
 def _root_mean_square(x: Tensor, shape: torch.Size, placement: Placement | None) -> Tensor:

@@ -242,9 +242,8 @@ class WarmupStableDecay(ClosedForm):
         start, ramp = frame.before(end, as_time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
         check_phases_fit(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
-        levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
-        decay = shapes.decay_shape(self.decay, self.decay_rate)
-        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
+        levels = (self.initial_val, self.val, self.end_val)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, self.warmup, self.decay, self.decay_rate)
 
 
 class PiecewiseConstant(ClosedForm):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from timesched.binding.groups import FACTOR_KEYS
 from timesched.types import ParamGroup
@@ -121,8 +120,7 @@ def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object])
 # Objects: the groups and the optimizer
 
 
-@dataclass(frozen=True)
-class GroupedOptimizer:
+class GroupedOptimizer(NamedTuple):
     """An optimizer, and what its config says of its parameter groups, by their indices."""
 
     entry: Entry | Given

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,8 +16,7 @@ from .optimizer import GroupedOptimizer, make_optimizer
 from .read import CLOCK_KEYS, TAGS
 
 
-@dataclass
-class Trial:
+class Trial(NamedTuple):
     """The objects that could be made from a config, and the errors of the rest.
 
     `schedulers`: one for each entry by its place, None where the scheduler could not be made. `optimizer`: None if it

@@ -108,9 +108,8 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
         horizon, timestamp = self._read_clock()
         if self.from_epoch_start:
             timestamp = _epoch_start(timestamp)
-        set_epoch = getattr(self.sampler, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(timestamp.epoch.value)
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(timestamp.epoch.value)
         indices = islice(self.sampler, timestamp.sample_in_epoch.value, None)
         return _read_parts(indices, self._batch_sizes(horizon, timestamp, world_size), rank, world_size)
 
@@ -149,11 +148,9 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
     def _read_ranks(self) -> tuple[int, int]:
         """The rank and the number of ranks, by the arguments or by torch.distributed."""
         is_distributed = dist.is_available() and dist.is_initialized()
-        rank, world_size = self._rank, self._world_size
-        if rank is None:
-            rank = dist.get_rank() if is_distributed else 0
-        if world_size is None:
-            world_size = dist.get_world_size() if is_distributed else 1
+        own_rank, ranks = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
+        rank = own_rank if self._rank is None else self._rank
+        world_size = ranks if self._world_size is None else self._world_size
         self._check_ranks(rank, world_size)
         return rank, world_size
 

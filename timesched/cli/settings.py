@@ -49,8 +49,7 @@ def _find_key(container: Any, container_path: str, path: str) -> tuple[str | int
 
     A key with dots counts as one key if the container has it.
     """
-    first = re.match(r"\[?[^.\[]*", path)
-    key_text = first[0] if first else ""
+    key_text = re.findall(r"\[?[^.\[]*", path)[0]
     if isinstance(container, list):
         indices = {f"[{i}]": i for i in range(len(container))}
         if key_text not in indices:

@@ -7,8 +7,7 @@ the ranks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from torch.utils.data import DistributedSampler
@@ -16,8 +15,7 @@ from transformers import Trainer
 from transformers.trainer_utils import has_length
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """The batches and samples that a data loader returns in an epoch, to all ranks."""
 
     batches: int | None  # steps of the optimizer; None where the loader has no length

@@ -180,17 +180,17 @@ def one_cycle(frame: Frame, peak: Exact, end: Mark, levels: Levels, shape: Shape
 
 
 def warmup_stable_decay(
-    frame: Frame, warm: Mark, begin: Exact, end: Mark, levels: Levels, warmup: Shape, decay: Shape
+    frame: Frame, warm: Mark, begin: Exact, end: Mark, levels: Levels, warmup: str, decay: str, rate: float
 ) -> Resolved:
     """From the first of three levels up to the second, where the warmup ends, and down to the third at `end`.
 
-    The decay starts at the count `begin`.
+    `warmup` and `decay` are names of `WARMUPS` and `DECAYS`. The decay starts at the count `begin`.
     """
     start, peak, last = levels
     fall = end.at(begin)
     frame.note("decay", fall)
-    rise: list[Point] = [(warm.at(0), start, None), (warm, peak, warmup)] if warm.count else []
-    return piecewise(frame, [*rise, (fall, peak, None), (end, last, decay)])
+    rise: list[Point] = [(warm.at(0), start, None), (warm, peak, WARMUPS[warmup])] if warm.count else []
+    return piecewise(frame, [*rise, (fall, peak, None), (end, last, decay_shape(decay, rate))])
 
 
 def _constant(value: float) -> Resolved:

@@ -110,9 +110,8 @@ class WarmupStableDecayScheduler(Schedule):
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
         check_phases_fit(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.check_covers_run(self.t_max, self)
-        levels, warmup = (self.alpha_s, 1.0, self.alpha_f), shapes.WARMUPS[self.warmup]
-        decay = shapes.decay_shape(self.decay, self.decay_rate)
-        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
+        levels = (self.alpha_s, 1.0, self.alpha_f)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, self.warmup, self.decay, self.decay_rate)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -275,8 +275,7 @@ class Schedule:
         return resolution
 
     def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
-        record: Any = self  # every subclass is a dataclass; this base is not
-        return dataclasses.fields(record)
+        return dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass; this base is not
 
     def __getstate__(self) -> dict[str, object]:  # only the fields: resolutions are made again
         return {field.name: getattr(self, field.name) for field in self._fields()}
