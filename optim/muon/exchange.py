@@ -78,10 +78,7 @@ class Exchange(NamedTuple):
                 for to_rank, shard in zip(tensors_to_ranks, shards):
                     to_rank.append(shard)
             received = self._all_to_all(tensors_to_ranks, shapes_from_ranks)
-        all_shards: MatrixTensors = {}
-        for owned, from_owner in zip(batch, received):
-            all_shards.update(_tensors_by_matrix(owned, from_owner))
-        return all_shards
+        return _tensors_by_matrix(chain.from_iterable(batch), chain.from_iterable(received))
 
     def _all_to_all(
         self, tensors_to_ranks: list[list[Tensor]], shapes_from_ranks: list[list[torch.Size]]
@@ -120,7 +117,7 @@ def _split_dims(matrices: list[SharedMatrix]) -> list[Any]:
     return list(chain.from_iterable([matrix.split_dim] * len(matrix.shapes) for matrix in matrices))
 
 
-def _tensors_by_matrix(matrices: list[SharedMatrix], flat_list: list[Tensor]) -> MatrixTensors:
+def _tensors_by_matrix(matrices: Iterable[SharedMatrix], flat_list: Iterable[Tensor]) -> MatrixTensors:
     """The inverse of `_flat_list`."""
     remaining = iter(flat_list)
     return {matrix: list(islice(remaining, len(matrix.shapes))) for matrix in matrices}

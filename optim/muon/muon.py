@@ -218,7 +218,7 @@ class Muon(RuleOptimizer):
         return [self, *self._others.values()]
 
     def algorithm_of(self, group: ParamGroup) -> Any:
-        return self._others.get(group.get("algorithm"), self)
+        return self._others.get(group.get("algorithm", "muon"), self)
 
     def add_param_group(self, param_group: ParamGroup) -> None:
         if isinstance(param_group, dict):  # the base class raises an error for anything else

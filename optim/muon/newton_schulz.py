@@ -75,8 +75,7 @@ def iteration_count(coefficients: Any, default: int | None) -> int | None:
 
 def iteration_dtype(x: Tensor, h: Factors) -> torch.dtype:
     """The dtype of the iterations for the matrices in `x`."""
-    dtype: torch.dtype = resolve_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
-    return dtype
+    return resolve_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
 
 
 def matrices_at_once(x: Tensor, size: int) -> int:

@@ -316,9 +316,7 @@ class _CountingCallback(TrainerCallback):
         for warning in self.schedulers.load_warnings if state.is_world_process_zero else ():
             warnings.warn(warning.message, warning.category, stacklevel=2)
 
-    def get_batch_samples(
-        self, own: _Method, count: CountFunction, *arguments: Any, **keywords: Any
-    ) -> tuple[Any, ...]:
+    def get_batch_samples(self, own: _Method, count: CountFunction, *arguments: object, **keywords: object) -> object:
         """Return the microbatches of a batch, and count them by the user's function."""
         microbatches, *rest = own(*arguments, **keywords)
         self.user_counts = {}
