@@ -38,7 +38,8 @@ def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model:
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
     """
     sections = {name: value for name, value in sections.items() if name != "process_group"}  # there is one rank
-    plan = resolve_config(sections, values, None)
+    is_partial = len(values) < len(sections["schedulers"])
+    plan = resolve_config(sections, values, None, is_partial)
     if model is None:
         grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
     else:
@@ -48,7 +49,7 @@ def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model:
         schedulers = dict.fromkeys(plan.schedulers)
     else:
         schedulers = make_schedulers(plan, grouped)
-        if len(values) == len(sections["schedulers"]) and not plan.problems:
+        if not is_partial and not plan.problems:
             plan.problems.attempt(check_learning_rates, grouped, schedulers)
     return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
 
