@@ -160,9 +160,7 @@ def make_optimizer(entry: Entry | Given, model: Any) -> GroupedOptimizer:
     return GroupedOptimizer(entry, optimizer, options["no_decay"], no_decay_groups, unset_lr_groups, parameters)
 
 
-def _find_no_decay_groups(
-    groups: Sequence[ParamGroup], parameters: Sequence[NamedParameter], claims: Sequence[Claim]
-) -> set[int]:
+def _find_no_decay_groups(groups: list[ParamGroup], parameters: list[NamedParameter], claims: list[Claim]) -> set[int]:
     """The indices of the groups without weight decay in which `no_decay` excludes a parameter, and no rule does.
 
     The rules are applied here once more, because a group does not say what has set its weight decay.

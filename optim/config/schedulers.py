@@ -44,8 +44,8 @@ def resolve_scheduler(value: object, path: str, clock: State | None) -> Entry | 
     cls, arguments, path = _find_class(read_numbers(value), path, SCHEDULER)
     options = {}
     if issubclass(cls, Schedule):
-        if "tags" in arguments:
-            arguments = _rename_tags(cls, arguments, path)
+        if "tags" in arguments and "tags" not in read_constructor(cls).parameters:
+            arguments = rename_argument(arguments, "tags", TAGS, path)
         options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if key in arguments}
     return replace(_resolve(cls, arguments, path, clock), options=options)
 
@@ -83,28 +83,21 @@ def _find_class(value: object, path: str, family: Family) -> _Named:
 def _resolve(cls: Any, arguments: dict[str, Any], path: str, clock: State | None) -> Entry:
     """The entry of a class with its arguments, in which the children become entries, too."""
     constructor, is_schedule = read_constructor(cls), issubclass(cls, Schedule)
-    parameters = constructor.parameters
-    if "tags" in arguments and TAGS in parameters:
-        arguments = _rename_tags(cls, arguments, path)
-    child, children, family = _CHILDREN_OF_SCHEDULES if is_schedule else _CHILDREN_OF_SCHEDULERS
-    if child in arguments and not isinstance(arguments[child], Entry):  # `_resolve_phase` makes an entry of it
-        arguments[child] = _resolve(*_find_class(arguments[child], f"{path}.{child}", family), clock)
-    if children in arguments:
-        values = arguments[children]
+    if "tags" in arguments and TAGS in constructor.parameters and "tags" not in constructor.parameters:
+        arguments = rename_argument(arguments, "tags", TAGS, path)
+    child_key, list_key, family = _CHILDREN_OF_SCHEDULES if is_schedule else _CHILDREN_OF_SCHEDULERS
+    if child_key in arguments and not isinstance(arguments[child_key], Entry):  # `_resolve_phase` makes an entry of it
+        arguments[child_key] = _resolve(*_find_class(arguments[child_key], f"{path}.{child_key}", family), clock)
+    if list_key in arguments:
+        values = arguments[list_key]
         if not isinstance(values, list):
-            raise TypeError(f"{path}.{children}={values!r}: this is no list. Write each {family.kind} after a dash.")
-        named = [_find_class(value, f"{path}.{children}[{i}]", family) for i, value in enumerate(values)]
-        if is_schedule or "milestones" in arguments or "milestones" not in parameters:
-            arguments[children] = [_resolve(*one, clock) for one in named]
+            raise TypeError(f"{path}.{list_key}={values!r}: this is no list. Write each {family.kind} after a dash.")
+        children = [_find_class(value, f"{path}.{list_key}[{i}]", family) for i, value in enumerate(values)]
+        if is_schedule or "milestones" in arguments or "milestones" not in constructor.parameters:
+            arguments[list_key] = [_resolve(*child, clock) for child in children]
         else:
-            arguments |= _resolve_phases(named, clock)
+            arguments |= _resolve_phases(children, clock)
     return Entry(path, constructor, constructor.read_arguments(arguments, path))
-
-
-def _rename_tags(cls: Any, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """The arguments with `param_group_tags` in place of `tags`, unless the class has an argument `tags` of its own."""
-    has_own = "tags" in read_constructor(cls).parameters
-    return arguments if has_own else rename_argument(arguments, "tags", TAGS, path)
 
 
 # A sequence without milestones: the lengths of its children, which are its phases, add up to the milestones
@@ -124,10 +117,10 @@ def _resolve_phase(cls: Any, arguments: dict[str, Any], path: str, clock: State 
     length = arguments.get("total_iters")
     if "total_iters" not in read_constructor(cls).parameters:
         arguments.pop("total_iters", None)
-    child, _, family = _CHILDREN_OF_SCHEDULERS
-    if length is None and child in arguments:
-        inner = _find_class(arguments[child], f"{path}.{child}", family)
-        arguments[child], length = _resolve_phase(*inner, clock)
+    child_key, _, family = _CHILDREN_OF_SCHEDULERS
+    if length is None and child_key in arguments:
+        child = _find_class(arguments[child_key], f"{path}.{child_key}", family)
+        arguments[child_key], length = _resolve_phase(*child, clock)
     return _resolve(cls, arguments, path, clock), length
 
 

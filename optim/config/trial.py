@@ -31,7 +31,7 @@ class Trial:
     problems: Problems
 
 
-def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model: object = None) -> Trial:
+def make_trial(sections: Mapping[str, Any], values: dict[str, object], model: object = None) -> Trial:
     """Make the optimizer, the clock and some schedulers of a config.
 
     `sections`: the result of `read_sections`. `values`: the schedulers to make, by the names that messages give them.
@@ -46,12 +46,11 @@ def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model:
         grouped = plan.attempt(make_optimizer, plan.optimizer, model)
     clock_failed = plan.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
     if grouped is None or clock_failed:
-        schedulers = dict.fromkeys(plan.schedulers)
-    else:
-        schedulers = make_schedulers(plan, grouped)
-        if not is_partial and not plan.problems:
-            plan.problems.attempt(check_learning_rates, grouped, schedulers)
-    return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
+        return Trial(getattr(grouped, "optimizer", None), plan.clock, dict.fromkeys(plan.schedulers), plan.problems)
+    schedulers = make_schedulers(plan, grouped)
+    if not is_partial and not plan.problems:
+        plan.problems.attempt(check_learning_rates, grouped, schedulers)
+    return Trial(grouped.optimizer, plan.clock, schedulers, plan.problems)
 
 
 def _make_trial_optimizer(entry: Entry, schedulers: Mapping[str, object]) -> GroupedOptimizer:

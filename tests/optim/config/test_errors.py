@@ -105,7 +105,7 @@ BUILD = [
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
     (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "the sequence needs its 'total_iters'"),
     (sequence(scaled(STEP), RATE), "].ScalePerParamLR: the sequence needs its 'total_iters'"),
-    (sequence(scaled({**STEP, "total_iters": 7}, total_iters=10), RATE), "].ScalePerParamLR.scheduler.StepLR: StepLR has"),
+    (sequence(scaled({**STEP, "total_iters": 7}, total_iters=10), RATE), "PerParamLR.scheduler.StepLR: StepLR has no"),
     (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep"),
     (schedulers({"SequentialLR": {"schedulers": None}}), "SequentialLR.schedulers=None: this is no"),
     (schedulers({"ScalePerParamLR": {"scheduler": None}}), "ScalePerParamLR.scheduler=None: this is"),
