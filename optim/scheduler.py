@@ -225,9 +225,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _describe(self) -> str:
         attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}
         types = (bool, int, float, str, list, tuple, Time, Scheduler)
-        shown = {key: value for key, value in attributes.items() if isinstance(value, types)}
-        arguments = ", ".join(f"{key}={_describe_argument(value)}" for key, value in shown.items())
-        return f"{type(self).__name__}({arguments})"
+        shown = [f"{key}={_describe_argument(value)}" for key, value in attributes.items() if isinstance(value, types)]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # The count
 
