@@ -177,7 +177,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         Scheduler.__init__(self, arguments["optimizer"], total, schedule=schedule, **arguments["options"])
 
     def _add_functions(self, closed_form: Any) -> Any:
-        """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
+        """The closed form, with the functions that a user's subclass defines: see scheduler_bases/functions.py."""
         return closed_form
 
     # The value
