@@ -146,8 +146,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         clock: State | None = None, on_change: str = "same", schedule: Schedule | None = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        has_own_hook = getattr(type(self), self.hook) is not Scheduler._get_closed_form
-        if schedule is None and not has_own_hook:
+        # Whether a user's class computes the value. Our classes have the method of `Scheduler` under the hook's name.
+        self._has_own_hook = getattr(type(self), self.hook) is not Scheduler._get_closed_form
+        if schedule is None and not self._has_own_hook:
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
         for time in schedule_times(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
@@ -156,7 +157,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        if has_own_hook:
+        if self._has_own_hook:
             schedule = UserClosedForm.of(self, None if schedule is None else Evaluator(schedule, clock, None))
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
@@ -171,9 +172,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """
         names = {field.name: self.argument_names.get(field.name, field.name) for field in formula.arguments()}
         closed_form = formula(**{field: arguments[name] for field, name in names.items()}, scheduler=self)
-        vars(self).update({name: getattr(closed_form, field) for field, name in names.items()})
+        for field, name in names.items():  # before `_add_functions`, which may read the attributes
+            setattr(self, name, getattr(closed_form, field))
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
-        schedule = self._add_functions(closed_form)  # which may read the attributes
+        schedule = self._add_functions(closed_form)
         Scheduler.__init__(self, arguments["optimizer"], total, schedule=schedule, **arguments["options"])
 
     def _add_functions(self, closed_form: Any) -> Any:
@@ -195,8 +197,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch` by the formula of the class, a 0-dim tensor. A user's method may call it."""
-        schedule = self.schedule
-        formula = schedule.base if isinstance(schedule, UserClosedForm) else self._evaluator
+        formula = self.schedule.base if self._has_own_hook else self._evaluator
         if formula is None:
             raise NotImplementedError(f"{type(self).__name__}.{self.hook}: super() has no formula. Do not call it.")
         if self.clock is None:
