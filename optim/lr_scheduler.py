@@ -18,9 +18,10 @@ from typing_extensions import Unpack
 from timesched.binding.groups import APPLIED_FACTOR, loses_learning_rate_factor
 from timesched.binding.owner import Refusal
 
-from .closed_form import composed, formulas, hooks
+from .closed_form import formulas
 from .closed_form.formulas import ClosedForm, Steps
 from .scheduler import Options, Scheduler
+from .scheduler_bases import composed, functions
 
 __all__ = [
     "ChainedLR",
@@ -563,7 +564,7 @@ class CosineAnnealingLR(LRScheduler):
         self._construct(formulas.CosineAnnealing, locals())
 
 
-class LambdaLR(hooks.Functions, LRScheduler):
+class LambdaLR(functions.Functions, LRScheduler):
     """The initial learning rate times the product of functions of the step tensor.
 
     Formula:
@@ -629,7 +630,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._construct(formulas.CosineAnnealingWarmRestarts, locals())
 
 
-class MultiplicativeLR(hooks.Coefficient, LRScheduler):
+class MultiplicativeLR(functions.Coefficient, LRScheduler):
     """The initial learning rate, multiplied by `coefficient` at each step.
 
     Formula:
@@ -686,7 +687,7 @@ class ChainedLR(composed.Chained, LRScheduler):
     """
 
 
-class CyclicLR(hooks.ScaleFunction, LRScheduler):
+class CyclicLR(functions.ScaleFunction, LRScheduler):
     """Straight lines from the base learning rate up to the highest learning rate and down again, over and over.
 
     Formula:

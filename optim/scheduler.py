@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from timesched.binding import Bound
-from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names, show_options
@@ -46,20 +45,28 @@ _RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "factor_power", 
 
 
 class UserClosedForm(ClosedForm):
-    """The schedule of a scheduler in which a user's subclass computes the value: it calls `Scheduler.at_step`."""
+    """The schedule of a scheduler whose class computes the value in a method of its own, which `Scheduler.hook` names.
+
+    A step calls, in this order:
+
+        step() -> the evaluator -> the function that `resolve` returns
+        -> Scheduler.at_step(), which sets `last_epoch` -> the user's method
+        -> if it calls super(): Scheduler._get_closed_form() -> `base`
+    """
 
     reference: Callable[[], Any]  # weak, to the scheduler: it has this schedule
+    base: Evaluator | None  # the formula of the class that the user's class derives from, if there is one
 
     @classmethod
-    def of(cls, scheduler: object) -> UserClosedForm:
-        return cls(weakref.ref(scheduler))
+    def of(cls, scheduler: object, base: Evaluator | None) -> UserClosedForm:
+        return cls(weakref.ref(scheduler), base)
 
     def resolve(self, frame: Frame) -> Resolved:
         index, reference = frame.mark(as_time(0)).index, self.reference
         return lambda counts: reference().at_step(counts[index])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return UserClosedForm.of, (self.reference(),)
+        return UserClosedForm.of, (self.reference(), self.base)
 
 
 class Options(TypedDict, total=False):
@@ -110,6 +117,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, as the Cerebras API names it
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass computes the value
     argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
+    _hook_step: Tensor | None = None  # the step to compute, while the method of a subclass runs
     _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
     factor_power: int = 0  # of the learning-rate factor of a group, which multiplies the value
 
@@ -138,7 +146,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         clock: State | None = None, on_change: str = "same", schedule: Schedule | None = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        if schedule is None and not self._has_own_hook():
+        # Whether a user's class computes the value. Our classes have the method of `Scheduler` under the hook's name.
+        self._has_own_hook = getattr(type(self), self.hook) is not Scheduler._get_closed_form
+        if schedule is None and not self._has_own_hook:
             raise TypeError(f"{name}.{self.hook}: the class does not define this method. Define it in a subclass.")
         for time in schedule_times(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
@@ -147,53 +157,47 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        if self._has_own_hook():  # its schedule calls the user's method, which may call the formula of its base
-            self._base_formula: Any = None if schedule is None else Evaluator(schedule, clock, None)
-            schedule = UserClosedForm.of(self)
+        if self._has_own_hook:
+            schedule = UserClosedForm.of(self, None if schedule is None else Evaluator(schedule, clock, None))
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock,
             steps=require_count(last_epoch, name, minimum=-1) + 1, on_change=on_change, factor_power=self.factor_power,
         )  # fmt: skip
 
     def _construct(self, formula: type[ClosedForm], arguments: Mapping[str, Any]) -> None:
-        """The common part of all public constructors. The arguments of the closed form become attributes.
+        """The common part of the public constructors: make the closed form of their arguments, and schedule it.
 
-        `arguments`: the constructor's arguments, `locals()` there.
+        `arguments`: the constructor's `locals()`. They are the optimizer, the options, and the arguments of the closed
+        form, which become attributes. `argument_names` says which of them have other names in the closed form.
         """
         names = {field.name: self.argument_names.get(field.name, field.name) for field in formula.arguments()}
         closed_form = formula(**{field: arguments[name] for field, name in names.items()}, scheduler=self)
-        vars(self).update({name: getattr(closed_form, field) for field, name in names.items()})
-        closed_form = self._add_functions(closed_form)
+        for field, name in names.items():  # before `_add_functions`, which may read the attributes
+            setattr(self, name, getattr(closed_form, field))
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
-        Scheduler.__init__(self, arguments["optimizer"], total, schedule=closed_form, **arguments["options"])
+        schedule = self._add_functions(closed_form)
+        Scheduler.__init__(self, arguments["optimizer"], total, schedule=schedule, **arguments["options"])
 
     def _add_functions(self, closed_form: Any) -> Any:
-        """The closed form, with the functions that a user's subclass defines: see closed_form/hooks.py."""
+        """The closed form, with the functions that a user's subclass defines: see scheduler_bases/functions.py."""
         return closed_form
 
-    # The value. A user's subclass may compute it in the method that `hook` names. Then a step calls, in this order:
-    #   step() -> the evaluator -> UserClosedForm, which is the schedule
-    #   -> at_step(), which sets `last_epoch` -> the user's method
-    #   -> super() in it, if it is called: _get_closed_form() -> _base_formula.
-
-    def _has_own_hook(self) -> bool:
-        """Whether a user's subclass computes the value in the method that `hook` names."""
-        return getattr(type(self), self.hook) is not Scheduler._get_closed_form
+    # The value
 
     def at_step(self, count: object) -> Tensor:
         """The value that a user's method computes at a step. During the call, `last_epoch` is this step."""
-        own_cursor, self._cursor = self._cursor, StepCursor(as_step(count))
+        outer_step, self._hook_step = self._hook_step, as_step(count)
         try:
             value: Tensor = getattr(self, self.hook)()
         finally:
-            self._cursor = own_cursor
+            self._hook_step = outer_step
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
 
     def _get_closed_form(self) -> Tensor:
-        """The value at `last_epoch` by the formula of the class, a 0-dim tensor."""
-        formula = self._base_formula if self._has_own_hook() else self._evaluator
+        """The value at `last_epoch` by the formula of the class, a 0-dim tensor. A user's method may call it."""
+        formula = self.schedule.base if self._has_own_hook else self._evaluator
         if formula is None:
             raise NotImplementedError(f"{type(self).__name__}.{self.hook}: super() has no formula. Do not call it.")
         if self.clock is None:
@@ -222,16 +226,15 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _describe(self) -> str:
         attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}
         types = (bool, int, float, str, list, tuple, Time, Scheduler)
-        shown = {key: value for key, value in attributes.items() if isinstance(value, types)}
-        arguments = ", ".join(f"{key}={_describe_argument(value)}" for key, value in shown.items())
-        return f"{type(self).__name__}({arguments})"
+        shown = [f"{key}={_describe_argument(value)}" for key, value in attributes.items() if isinstance(value, types)]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # The count
 
     @property
     def last_epoch(self) -> Any:
         """The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute."""
-        count = self._cursor.steps
+        count = self._cursor.steps if self._hook_step is None else self._hook_step
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     @last_epoch.setter

@@ -16,9 +16,10 @@ from typing import Any
 from torch.optim import Optimizer
 from typing_extensions import Unpack
 
-from .closed_form import composed, formulas, hooks
+from .closed_form import formulas
 from .closed_form.formulas import Steps
 from .scheduler import Options, Scheduler
+from .scheduler_bases import composed, functions
 
 __all__ = [
     "ChainedWD",
@@ -204,7 +205,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
         self._construct(formulas.CosineAnnealing, locals())
 
 
-class LambdaWD(hooks.Functions, WeightDecayScheduler):
+class LambdaWD(functions.Functions, WeightDecayScheduler):
     """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(self, optimizer: Optimizer, initial_val: float, **options: Unpack[Options]) -> None:
@@ -221,7 +222,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         self._construct(formulas.CosineAnnealingWarmRestarts, locals())
 
 
-class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
+class MultiplicativeWD(functions.Coefficient, WeightDecayScheduler):
     """`MultiplicativeLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
 
     def __init__(
@@ -234,7 +235,7 @@ class ChainedWD(composed.Chained, WeightDecayScheduler):
     """`ChainedLR` for the weight decay."""
 
 
-class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
+class CyclicWD(functions.ScaleFunction, WeightDecayScheduler):
     """`CyclicLR` for the weight decay: `base_val` for `base_lr`, `max_val` for `max_lr`."""
 
     def __init__(

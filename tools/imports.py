@@ -25,7 +25,7 @@ Graph = dict[str, set[str]]
 IMPORTS_FROM = {
     "timesched.cli": ("optim",),
     "optim": ("optim.config", "optim.initial_state", "optim.average"),
-    "optim.config": ("optim.muon", "optim.groups", "optim.closed_form"),
+    "optim.config": ("optim.muon", "optim.groups", "optim.lr_scheduler", "optim.weight_decay_scheduler"),
     "optim.initial_state": ("optim.muon",),
     "optim.average": ("optim.muon",),
     "optim.muon": ("optim.algorithms",),
@@ -35,6 +35,10 @@ IMPORTS_FROM = {
     "optim.precision": ("optim.base",),
     "optim.groups": ("optim.base",),
     "optim.base": ("timesched",),
+    "optim.lr_scheduler": ("optim.scheduler_bases",),
+    "optim.weight_decay_scheduler": ("optim.scheduler_bases",),
+    "optim.scheduler_bases": ("optim.scheduler",),
+    "optim.scheduler": ("optim.closed_form",),
     "optim.closed_form": ("timesched",),
     "timesched": ("timesched.integrations", "timesched.drawing", "timesched.testing"),
     "timesched.integrations": ("timesched.binding", "timesched.batch_size"),
@@ -52,9 +56,6 @@ ELSEWHERE = {  # modules outside of the folder of their layer
     **dict.fromkeys(("timesched.fields", "timesched.findings", "timesched.reading"), "timesched.schedulers"),
     **dict.fromkeys(("timesched.rules", "timesched.hints", "timesched.once", "timesched.types"), "timesched.time"),
     "timesched.packages": "timesched.time",
-    "optim.scheduler": "optim.closed_form",
-    "optim.lr_scheduler": "optim.closed_form",
-    "optim.weight_decay_scheduler": "optim.closed_form",
 }
 
 # Imports within functions and for type checkers that go up or close a circle, with their purpose.

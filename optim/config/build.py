@@ -249,7 +249,7 @@ def build(model: object, config: Any, clock: State | None = None) -> Built:
     config = read(config)
     sections = read_sections(config, clock is not None)
     values = {f"schedulers[{i}]": value for i, value in enumerate(sections["schedulers"])}
-    plan = resolve_config(sections, values, clock)
+    plan = resolve_config(sections, values, clock, is_partial=False)
     grouped = plan.attempt(make_optimizer, plan.optimizer, model)
     plan.problems.raise_all()
     schedulers = make_schedulers(plan, grouped)
@@ -273,14 +273,17 @@ class Plan:
         return None if entry is None else self.problems.attempt(make, entry, *arguments, path=entry.path)
 
 
-def resolve_config(sections: Mapping[str, Any], values: Mapping[str, object], clock: State | None) -> Plan:
-    """Find the classes and read the arguments of a config. `values`: the schedulers that are made, by their paths."""
+def resolve_config(sections: dict[str, Any], values: dict[str, object], clock: State | None, is_partial: bool) -> Plan:
+    """Find the classes and read the arguments of a config.
+
+    `values`: the schedulers to make, by their paths. `is_partial`: they are only some of the config's schedulers.
+    """
     problems, later = Problems(find_unknown_keys(sections)), Problems()
     clock = later.attempt(make_clock, sections, clock, path="config")
     entries = {path: later.attempt(resolve_scheduler, value, path, clock) for path, value in values.items()}
-    is_lr_scheduled = len(values) < len(sections["schedulers"])  # the schedulers left out may set the learning rate
-    for entry in entries.values():
-        is_lr_scheduled |= isinstance(entry, Entry) and issubclass(entry.constructor.cls, lr_scheduler.LRScheduler)
+    classes = [entry.constructor.cls for entry in entries.values() if isinstance(entry, Entry)]
+    # The schedulers that are left out may set the learning rate, too.
+    is_lr_scheduled = is_partial or any(issubclass(cls, lr_scheduler.LRScheduler) for cls in classes)
     optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
     return Plan(optimizer, clock, entries, Problems(problems + later))
 

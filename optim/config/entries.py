@@ -130,7 +130,6 @@ class Entry:
     constructor: Constructor
     arguments: dict[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)  # arguments of bind() or configure_param_groups()
-    length: Any = None  # of a scheduler: the `total_iters`, also if the constructor does not take it
     lacks_lr: bool = False  # of an optimizer: the schedulers must set the learning rate that its arguments have
 
 

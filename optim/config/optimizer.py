@@ -80,11 +80,23 @@ def _read_claim(rule: object, path: str, constructor: Constructor) -> Claim:
 
 
 def _rename_lr(arguments: dict[str, Any], constructor: Constructor, path: str, problems: Problems) -> dict[str, Any]:
-    """The arguments with the learning rate under its name in the class: an entry may write `lr` or `learning_rate`."""
+    """The arguments with the learning rate under its name in the class: an entry may write `lr` or `learning_rate`.
+
+    For Muon, also in the arguments of its other algorithms.
+    """
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
         if alias in arguments and name in constructor.parameters and alias not in constructor.parameters:
             arguments = problems.attempt(rename_argument, arguments, alias, name, path) or arguments
+    if issubclass(constructor.cls, Muon):
+        for name, algorithm, own_arguments in _nested_arguments(arguments):
+            arguments[name] = _rename_lr(own_arguments, algorithm, f"{path}.{name}", problems)
     return arguments
+
+
+def _nested_arguments(arguments: Mapping[str, Any]) -> list[tuple[str, Constructor, dict[str, Any]]]:
+    """The other algorithms that an entry of Muon configures: the name of each, its constructor, and its arguments."""
+    nested = {name: arguments[name] for name in ALGORITHMS if isinstance(arguments.get(name), dict)}
+    return [(name, read_constructor(ALGORITHMS[name]), own_arguments) for name, own_arguments in nested.items()]
 
 
 def _require_group_lr(constructor: Constructor, arguments: dict[str, Any], grouping: dict[str, Any], path: str) -> Any:
@@ -92,11 +104,8 @@ def _require_group_lr(constructor: Constructor, arguments: dict[str, Any], group
     learning_rate = _require_learning_rate(arguments, path)
     if grouping.get("matrices") is None or not issubclass(constructor.cls, Muon):
         return learning_rate
-    learning_rates = {"muon": learning_rate}
-    for name in ALGORITHMS:
-        if isinstance(arguments.get(name), Mapping):
-            learning_rates[name] = _require_learning_rate(arguments[name], f"{path}.{name}")
-    return learning_rates
+    nested = _nested_arguments(arguments)
+    return {"muon": learning_rate, **{name: _require_learning_rate(own, f"{path}.{name}") for name, _, own in nested}}
 
 
 def _require_learning_rate(arguments: Mapping[str, Any], path: str) -> Any:
@@ -109,10 +118,9 @@ def _require_learning_rate(arguments: Mapping[str, Any], path: str) -> Any:
 
 def _has_weight_decay(constructor: Constructor, arguments: Mapping[str, object]) -> bool:
     """Whether the arguments, or else the defaults of the class, have weight decay. For Muon, its algorithms count."""
-    for name, algorithm in ALGORITHMS.items() if issubclass(constructor.cls, Muon) else ():
-        own_arguments = arguments.get(name)
-        if isinstance(own_arguments, Mapping) and _has_weight_decay(read_constructor(algorithm), own_arguments):
-            return True
+    nested = _nested_arguments(arguments) if issubclass(constructor.cls, Muon) else []
+    if any(_has_weight_decay(algorithm, own_arguments) for _, algorithm, own_arguments in nested):
+        return True
     default = constructor.parameters.get("weight_decay")
     return bool(comparable_value(arguments.get("weight_decay", default.default if default else 0.0)))
 
@@ -143,16 +151,18 @@ def make_optimizer(entry: Entry | Given, model: Any) -> GroupedOptimizer:
     # Without weight decay, a default of True would only make more groups.
     options.setdefault("no_decay", "decay_tag" in options or _has_weight_decay(entry.constructor, entry.arguments))
     groups = configure_param_groups(model, claims, **options)
-    # before the optimizer adds its defaults to the groups:
-    no_decay_groups = _find_no_decay_groups(groups, model, claims) if excludes_decay else set()
+    # Before the optimizer is made, since it adds its defaults to the groups:
+    no_decay_groups = _find_no_decay_groups(groups, parameters, claims) if excludes_decay else set()
     unset_lr_groups = {i for i, group in enumerate(groups) if entry.lacks_lr and "lr" not in group}
     optimizer = entry.constructor.cls(groups, **entry.arguments)
     return GroupedOptimizer(entry, optimizer, options["no_decay"], no_decay_groups, unset_lr_groups, parameters)
 
 
-def _find_no_decay_groups(groups: Sequence[ParamGroup], model: Any, claims: Sequence[Claim]) -> set[int]:
-    """The indices of the groups without weight decay in which `no_decay` excludes a parameter, and no rule does."""
-    parameters = find_parameters(model)
+def _find_no_decay_groups(groups: list[ParamGroup], parameters: list[NamedParameter], claims: list[Claim]) -> set[int]:
+    """The indices of the groups without weight decay in which `no_decay` excludes a parameter, and no rule does.
+
+    The rules are applied here once more, because a group does not say what has set its weight decay.
+    """
     apply_claims(parameters, claims)
     undecided = {parameter.name for parameter in parameters if "weight_decay" not in parameter.settings}
     without_decay = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay")) == 0}

@@ -30,7 +30,9 @@ BIND_KEYS = {TAGS: "tags", "key": "key", "on_change": "on_change"}
 _CHILDREN_OF_SCHEDULES = ("schedule", "schedules", SCHEDULE)
 _CHILDREN_OF_SCHEDULERS = ("scheduler", "schedulers", CLOSED_FORM)
 
-# Names: the classes and their arguments, before the optimizer is made. A sequence adds up its milestones on the clock
+_Named = tuple[Any, dict[str, Any], str]  # a class that an entry names, its arguments as they are written, its path
+
+# Names: the classes and their arguments, before the optimizer is made
 
 
 def resolve_scheduler(value: object, path: str, clock: State | None) -> Entry | Given:
@@ -39,17 +41,20 @@ def resolve_scheduler(value: object, path: str, clock: State | None) -> Entry | 
         return Given(path, value)
     if isinstance(value, OldLearningRate):
         return resolve_learning_rate(value.value, "optimizer.learning_rate", clock)
-    name, arguments = read_entry(read_numbers(value), path)
-    path = f"{path}.{name}"
-    cls, options = SCHEDULER.find(name, path), {}
+    cls, arguments, path = _find_class(read_numbers(value), path, SCHEDULER)
+    options = {}
     if issubclass(cls, Schedule):
-        arguments = _rename_tags(cls, arguments, path)
+        if "tags" in arguments and "tags" not in read_constructor(cls).parameters:
+            arguments = rename_argument(arguments, "tags", TAGS, path)
         options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if key in arguments}
     return replace(_resolve(cls, arguments, path, clock), options=options)
 
 
 def resolve_learning_rate(learning_rate: Any, path: str, clock: State | None = None) -> Entry:
-    """The entry of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
+    """The entry of the scheduler for a learning rate: a number, a dict, or a list of dicts.
+
+    A dict has the name of a class under `scheduler`. Its other keys are arguments of the class.
+    """
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
         return _resolve(lr_scheduler.ConstantLR, {"learning_rate": learning_rate}, path, clock)
     is_list = isinstance(learning_rate, (list, tuple))
@@ -59,75 +64,75 @@ def resolve_learning_rate(learning_rate: Any, path: str, clock: State | None = N
             f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
-        return _resolve_dict(dicts[0], path, clock)
+        return _resolve(LR.find(dicts[0].pop("scheduler"), path), dicts[0], path, clock)
     main_schedulers = [MAIN_LR.find(arguments.pop("main_scheduler", "SequentialLR"), path) for arguments in dicts]
-    is_chain = lr_scheduler.ChainedLR in main_schedulers
-    children = [_resolve_dict(x, f"{path}[{i}]", clock, is_phase=not is_chain) for i, x in enumerate(dicts)]
-    parent = lr_scheduler.ChainedLR if is_chain else lr_scheduler.SequentialLR
-    return _resolve(parent, {"schedulers": children}, path, clock)
+    children = [(LR.find(x.pop("scheduler"), f"{path}[{i}]"), x, f"{path}[{i}]") for i, x in enumerate(dicts)]
+    if lr_scheduler.ChainedLR in main_schedulers:
+        entries = [_resolve(*child, clock) for child in children]
+        return Entry(path, read_constructor(lr_scheduler.ChainedLR), {"schedulers": entries})
+    return Entry(path, read_constructor(lr_scheduler.SequentialLR), _resolve_phases(children, clock))
 
 
-def _resolve_dict(arguments: dict[str, Any], path: str, clock: State | None, is_phase: bool = False) -> Entry:
-    """The entry of a learning rate that is a dict with the name of a class under `scheduler`."""
-    cls = LR.find(arguments.pop("scheduler"), path)
-    return _resolve(cls, arguments, path, clock, is_phase)
-
-
-def _resolve(cls: Any, arguments: dict[str, Any], path: str, clock: State | None, is_phase: bool = False) -> Entry:
-    """The entry of a class with its arguments, in which the children become entries, too.
-
-    `is_phase`: a sequence without milestones reads its length from its `total_iters`, even if the class has no such
-    argument. The lengths of all phases give the milestones of the sequence.
-    """
-    constructor, length = read_constructor(cls), arguments.get("total_iters")
-    parameters, is_schedule = constructor.parameters, issubclass(cls, Schedule)
-    if TAGS in parameters:
-        arguments = _rename_tags(cls, arguments, path)
-    if is_phase and "total_iters" not in parameters:
-        arguments.pop("total_iters", None)
-    child, children, family = _CHILDREN_OF_SCHEDULES if is_schedule else _CHILDREN_OF_SCHEDULERS
-    if child in arguments:
-        arguments[child] = _resolve_child(arguments[child], f"{path}.{child}", family, clock, is_phase)
-    if children in arguments:
-        has_phases = not is_schedule and "milestones" in parameters and "milestones" not in arguments
-        phases = _resolve_list(arguments[children], f"{path}.{children}", family, clock, has_phases)
-        arguments[children] = phases
-        if has_phases:
-            arguments["milestones"] = _sum_lengths(phases, clock)
-    return Entry(path, constructor, constructor.read_arguments(arguments, path), length=length)
-
-
-def _rename_tags(cls: Any, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """The arguments with `param_group_tags` in place of `tags`, unless the class has an argument `tags` of its own."""
-    has_own = "tags" in read_constructor(cls).parameters
-    return rename_argument(arguments, "tags", TAGS, path) if "tags" in arguments and not has_own else arguments
-
-
-def _resolve_list(values: Any, path: str, family: Family, clock: State | None, has_phases: bool) -> list[Entry]:
-    """The entries of a list of children."""
-    if not isinstance(values, list):
-        raise TypeError(f"{path}={values!r:.80}: this is no list. Write each {family.kind} after a dash.")
-    return [_resolve_child(value, f"{path}[{i}]", family, clock, has_phases) for i, value in enumerate(values)]
-
-
-def _resolve_child(value: object, path: str, family: Family, clock: State | None, is_phase: bool) -> Entry:
-    """The entry of a child. In a list of learning rates it is one already."""
-    if isinstance(value, Entry):
-        return value
+def _find_class(value: object, path: str, family: Family) -> _Named:
+    """The class of an entry `{Name: {arguments}}`, the arguments, and the path with the name."""
     name, arguments = read_entry(value, path)
     path = f"{path}.{name}"
-    return _resolve(family.find(name, path), arguments, path, clock, is_phase)
+    return family.find(name, path), arguments, path
 
 
-def _sum_lengths(phases: Sequence[Entry], clock: State | None) -> list[Any]:
-    """The steps or times at which the phases of a sequence begin, except the first: running sums of the lengths."""
+def _resolve(cls: Any, arguments: dict[str, Any], path: str, clock: State | None) -> Entry:
+    """The entry of a class with its arguments, in which the children become entries, too."""
+    constructor, is_schedule = read_constructor(cls), issubclass(cls, Schedule)
+    if "tags" in arguments and TAGS in constructor.parameters and "tags" not in constructor.parameters:
+        arguments = rename_argument(arguments, "tags", TAGS, path)
+    child_key, list_key, family = _CHILDREN_OF_SCHEDULES if is_schedule else _CHILDREN_OF_SCHEDULERS
+    if child_key in arguments and not isinstance(arguments[child_key], Entry):  # `_resolve_phase` makes an entry of it
+        arguments[child_key] = _resolve(*_find_class(arguments[child_key], f"{path}.{child_key}", family), clock)
+    if list_key in arguments:
+        values = arguments[list_key]
+        if not isinstance(values, list):
+            raise TypeError(f"{path}.{list_key}={values!r}: this is no list. Write each {family.kind} after a dash.")
+        children = [_find_class(value, f"{path}.{list_key}[{i}]", family) for i, value in enumerate(values)]
+        if is_schedule or "milestones" in arguments or "milestones" not in constructor.parameters:
+            arguments[list_key] = [_resolve(*child, clock) for child in children]
+        else:
+            arguments |= _resolve_phases(children, clock)
+    return Entry(path, constructor, constructor.read_arguments(arguments, path))
+
+
+# A sequence without milestones: the lengths of its children, which are its phases, add up to the milestones
+
+
+def _resolve_phases(children: Sequence[_Named], clock: State | None) -> dict[str, Any]:
+    """The arguments `schedulers` and `milestones` of a sequence."""
+    phases = [_resolve_phase(*child, clock) for child in children]
+    return {"schedulers": [entry for entry, _ in phases], "milestones": _sum_lengths(phases[:-1], clock)}
+
+
+def _resolve_phase(cls: Any, arguments: dict[str, Any], path: str, clock: State | None) -> tuple[Entry, Any]:
+    """The entry of a phase, and its length, which is its `total_iters`. The class may have no such argument.
+
+    A phase that scales a scheduler, and has no `total_iters`, is as long as this scheduler. The length may be None.
+    """
+    length = arguments.get("total_iters")
+    if "total_iters" not in read_constructor(cls).parameters:
+        arguments.pop("total_iters", None)
+    child_key, _, family = _CHILDREN_OF_SCHEDULERS
+    if length is None and child_key in arguments:
+        child = _find_class(arguments[child_key], f"{path}.{child_key}", family)
+        arguments[child_key], length = _resolve_phase(*child, clock)
+    return _resolve(cls, arguments, path, clock), length
+
+
+def _sum_lengths(phases: Sequence[tuple[Entry, Any]], clock: State | None) -> list[Any]:
+    """The steps or times at which these phases end: running sums of their lengths."""
     horizon = Horizon(None) if clock is None else Horizon.of(clock)
     milestones: list[Time] = []
-    for phase in phases[:-1]:
-        if phase.length is None:
-            raise ValueError(f"{phase.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
-        with prefix_errors(f"{phase.path}: total_iters={phase.length!r}"):
-            time = Time.from_input(phase.length, "ba")
+    for entry, length in phases:
+        if length is None:
+            raise ValueError(f"{entry.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
+        with prefix_errors(f"{entry.path}: total_iters={length!r}"):
+            time = Time.from_input(length, "ba")
             milestones.append(horizon.add(milestones[-1], time) if milestones else time)
     return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 

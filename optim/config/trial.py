@@ -29,26 +29,26 @@ class Trial(NamedTuple):
     problems: Problems
 
 
-def make_trial(sections: Mapping[str, Any], values: Mapping[str, object], model: object = None) -> Trial:
+def make_trial(sections: Mapping[str, Any], values: dict[str, object], model: object = None) -> Trial:
     """Make the optimizer, the clock and some schedulers of a config.
 
     `sections`: the result of `read_sections`. `values`: the schedulers to make, by the names that messages give them.
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
     """
     sections = {name: value for name, value in sections.items() if name != "process_group"}  # there is one rank
-    plan = resolve_config(sections, values, None)
+    is_partial = len(values) < len(sections["schedulers"])
+    plan = resolve_config(sections, values, None, is_partial)
     if model is None:
         grouped = plan.attempt(_make_trial_optimizer, plan.optimizer, plan.schedulers)
     else:
         grouped = plan.attempt(make_optimizer, plan.optimizer, model)
     clock_failed = plan.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
     if grouped is None or clock_failed:
-        schedulers = dict.fromkeys(plan.schedulers)
-    else:
-        schedulers = make_schedulers(plan, grouped)
-        if len(values) == len(sections["schedulers"]) and not plan.problems:
-            plan.problems.attempt(check_learning_rates, grouped, schedulers)
-    return Trial(getattr(grouped, "optimizer", None), plan.clock, schedulers, plan.problems)
+        return Trial(getattr(grouped, "optimizer", None), plan.clock, dict.fromkeys(plan.schedulers), plan.problems)
+    schedulers = make_schedulers(plan, grouped)
+    if not is_partial and not plan.problems:
+        plan.problems.attempt(check_learning_rates, grouped, schedulers)
+    return Trial(grouped.optimizer, plan.clock, schedulers, plan.problems)
 
 
 def _make_trial_optimizer(entry: Entry, schedulers: Mapping[str, object]) -> GroupedOptimizer:

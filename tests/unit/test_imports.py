@@ -21,7 +21,7 @@ CASES = [
     ({"optim/base/a": "def f():\n    import optim.state.b", "optim/state/b": ""}, "optim.base.a -> optim.state.b goes"),
     ({"optim/groups/a": "from ..muon.b import x", "optim/muon/b": ""}, "optim.muon is not a layer below optim.groups"),
     ({"optim/scheduler": "from .closed_form import a", "optim/closed_form/a": ""}, "2 modules, no circle"),
-    ({"optim/scheduler": "from .base import a", "optim/base/a": ""}, "optim.base is not a layer below optim.closed"),
+    ({"optim/scheduler": "from .base import a", "optim/base/a": ""}, "optim.base is not a layer below optim.sched"),
     ({"timesched/a": "import optim.base.b", "optim/base/b": ""}, "timesched.a -> optim.base.b goes up"),
     ({"timesched/__main__": "import optim.base.b", "optim/base/b": ""}, "2 modules, no circle"),
     ({"optim/config/names": "def f():\n    import optim", "optim/__init__": "import optim.config.names"}, "no circle"),

@@ -185,6 +185,25 @@ schedulers:
     assert values(optimizer) == [0.2, 0.4, 0.1]
 
 
+def test_a_scaled_phase_is_as_long_as_its_scheduler():
+    line = {"LinearLR": {"initial_learning_rate": 0.0, "end_learning_rate": 1.0, "total_iters": 10}}
+    phases = [{"ScalePerParamLR": {"scheduler": child}} for child in (line, {"ConstantLR": {"learning_rate": 0.5}})]
+    config = {"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [{"SequentialLR": {"schedulers": phases}}]}
+    assert build(network(), config).schedulers[0].milestones == [10]
+    phases[0]["ScalePerParamLR"]["total_iters"] = 4  # its own length wins
+    assert build(network(), config).schedulers[0].milestones == [4]
+
+
+@pytest.mark.parametrize("depth", [{}, {"layer_decay": 0.5, "layers": "*"}])
+def test_a_learning_rate_has_either_name_in_the_algorithms_of_muon(depth):
+    optimizers = []
+    for name in ("lr", "learning_rate"):
+        entry = {"Muon": {name: 0.02, "output_head": "3.*", "adamw": {name: 3e-4}, **depth}}
+        optimizers.append(build(network(), {"optimizer": entry}).optimizer)
+    rates = [values(optimizer) for optimizer in optimizers]
+    assert rates[0] == rates[1] and max(rates[0]) > 10 * min(rates[0])
+
+
 def test_schedules_of_weight_decay_for_what_decays():
     model = network()
     model[3].requires_grad_(False)

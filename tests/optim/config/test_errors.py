@@ -19,6 +19,7 @@ from timesched.reading import prefix_errors
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
 MOMENTUM = {"LinearScheduler": {"key": "momentum"}}
+STEP = {"initial_learning_rate": 0.1, "step_size": 2, "gamma": 0.5}
 RUN = {"max_duration": "20ba"}
 
 
@@ -32,6 +33,10 @@ def schedulers(*entries, **rest):
 
 def sequence(*children, **more):
     return schedulers({"SequentialLR": {"schedulers": list(children), **more}})
+
+
+def scaled(step, **more):
+    return {"ScalePerParamLR": {"scheduler": {"StepLR": step}, **more}}
 
 
 def made(given):
@@ -99,6 +104,8 @@ BUILD = [
     (sequence(RATE, RATE, milestones=[1, 2]), "does not fit 2 schedulers"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
     (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "the sequence needs its 'total_iters'"),
+    (sequence(scaled(STEP), RATE), "].ScalePerParamLR: the sequence needs its 'total_iters'"),
+    (sequence(scaled({**STEP, "total_iters": 7}, total_iters=10), RATE), "PerParamLR.scheduler.StepLR: StepLR has no"),
     (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep"),
     (schedulers({"SequentialLR": {"schedulers": None}}), "SequentialLR.schedulers=None: this is no"),
     (schedulers({"ScalePerParamLR": {"scheduler": None}}), "ScalePerParamLR.scheduler=None: this is"),

@@ -98,6 +98,9 @@ def test_a_closed_form_made_of_a_formula(kind):
     halves = [0.5 * value for value in lr_scheduler.CosineDecayLR(optimizer(), 1.0, 0.0, 10).values(8)]
     one = Half(optimizer(kind), 1.0, 0.0, 10)
     assert one.values(8) == stepped(one, 8) == pytest.approx(halves, rel=1e-15)
+    on = optimizer(kind)
+    around = lr_scheduler.ScalePerParamLR(on, Half(on, 1.0, 0.0, 10))  # with the same schedule
+    assert float(around._get_closed_form_lr()) == float(moved(one, 0)._get_closed_form_lr()) == halves[0]
     clock, on = Clock("20ba"), optimizer(kind)
     children = [constant(on), Half(on, 1.0, 0.0, "0.5dur", clock=clock)]
     later = lr_scheduler.SequentialLR(on, children, ["0.25dur"], clock=clock)

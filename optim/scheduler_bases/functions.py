@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..closed_form.formulas import ClosedForm, Cyclic, Lambda, Multiplicative
 from ..scheduler import Scheduler
-from .formulas import ClosedForm, Cyclic, Lambda, Multiplicative
 
 Function = Callable[[Tensor], Any]
 

@@ -16,8 +16,8 @@ from timesched.schedulers.composition import SequenceScheduler
 from timesched.time.units import TimeError
 from timesched.types import Tags
 
+from ..closed_form.formulas import Chain, Steps, as_time
 from ..scheduler import Options, Scheduler
-from .formulas import Chain, Steps, as_time
 
 
 class Sequential(Scheduler):
@@ -50,10 +50,9 @@ class Chained(Scheduler):
 
     def __init__(self, schedulers: Sequence[Scheduler], **options: Unpack[Options]) -> None:
         children = _require_schedulers(self, schedulers)
-        optimizer = children[0].optimizer
-        options = _resolve_options(self, optimizer, children, options)
+        options = _resolve_options(self, children[0].optimizer, children, options)
         self.schedulers, self.factor_power = children, children[0].factor_power
-        super().__init__(optimizer, schedule=Chain(tuple(child.schedule for child in children)), **options)
+        super().__init__(children[0].optimizer, schedule=Chain(tuple(child.schedule for child in children)), **options)
 
 
 class ScaledPerGroup(Scheduler):
@@ -74,10 +73,9 @@ def _require_schedulers(parent: Scheduler, schedulers: object) -> list[Scheduler
         )
     for i, child in enumerate(schedulers):
         if not isinstance(child, Scheduler):
-            kind = f"{type(child).__module__}.{type(child).__name__}"
             raise TypeError(
-                f"{_child_path(parent, i)}: it is a {kind}. Pass a scheduler of optim, such as "
-                f"optim.lr_scheduler.ConstantLR."
+                f"{_child_path(parent, i)}: it is a {type(child).__module__}.{type(child).__name__}. Pass a scheduler "
+                f"of optim, such as optim.lr_scheduler.ConstantLR."
             )
     return list(schedulers)
 
