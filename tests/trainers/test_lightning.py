@@ -216,6 +216,7 @@ REFUSED = [
     (lambda: OfAnotherInterval(Task()), {}, ValueError, "configure_optimizers: the scheduler must"),
     (lambda: line(count=len), {}, TypeError, r"count\(batch\)=1: it may have 'samples'"),
     (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, "one clock counts for all optimizers"),
+    (lambda: TwoOptimizers(length=Time("10ba"), max_duration=Time("1ep")), {}, ValueError, "one clock counts for all"),
 ]
 
 
