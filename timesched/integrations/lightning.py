@@ -142,7 +142,7 @@ def _find_or_make_callback(module: LightningModule, options: RunOptions) -> _Cou
 class _CallbackSchedulers(CountingSchedulers):
     """The schedulers of an optimizer, whose step first counts the batch on the clock."""
 
-    counting: _CountingCallback
+    callback: _CountingCallback
 
     def advice_for(self, counted: str) -> str:
         return f"Pass schedule(..., count=lambda batch: {{'{counted}': ...}})."
@@ -153,20 +153,20 @@ class _CallbackSchedulers(CountingSchedulers):
         Nothing happens for a batch that the module refused, and in a trial of `Tuner.scale_batch_size`, in which the
         Trainer has no callbacks.
         """
-        is_trial = self.counting not in self.counting.trainer.callbacks
-        if not is_trial and not self.counting.counter.is_refused():
-            self.counting.counter.count_batch()
+        is_trial = self.callback not in self.callback.trainer.callbacks
+        if not is_trial and not self.callback.counter.is_refused():
+            self.callback.counter.count_batch()
             super().step(epoch)
 
     def state_dict(self) -> StateDict:
         """The states of all schedulers, and the counts of a batch that is not complete."""
-        return super().state_dict() | {"counts": plain_counts(self.counting.counter.add_pending())}
+        return super().state_dict() | {"counts": plain_counts(self.callback.counter.add_pending())}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
         clock, present_length = self.clock, self.clock.dataloader_len
         try:
-            if self.counting.epochs_vary():
+            if self.callback.epochs_vary():
                 for state in state_dict.get("schedulers", []):
                     clock._set_epochs(state["clock"].get("batches_per_epoch"), clock.timestamp)
             super().load_state_dict(state_dict)
@@ -174,7 +174,7 @@ class _CallbackSchedulers(CountingSchedulers):
             clock._set_epochs(present_length, clock.timestamp)
             raise
         if state_dict.get("counts") is not None:  # of two optimizers, maybe only the first has saved them
-            self.counting.counter.counts = state_dict["counts"]
+            self.callback.counter.counts = state_dict["counts"]
 
 
 class _CountingCallback(Callback):
@@ -224,7 +224,7 @@ class _CountingCallback(Callback):
         It replaces the callback of an earlier fit. Other callbacks read its clock, and a Checkpoint callback saves at
         the end of a validation, and must find the weights.
         """
-        schedulers.counting = self
+        schedulers.callback = self
         self.schedulers.append(schedulers)
         if evaluate_averaged:
             self.evaluated.append(schedulers)
@@ -349,8 +349,8 @@ class _BatchCounter:
     optimization each microbatch is a batch, and its end counts it if no step has.
     """
 
-    def __init__(self, counting: _CountingCallback, module: LightningModule, count: CountFunction) -> None:
-        self.counting, self.module, self.count = counting, module, count
+    def __init__(self, callback: _CountingCallback, module: LightningModule, count: CountFunction) -> None:
+        self.callback, self.module, self.count = callback, module, count
         self.counts: Counts | None = None  # of the microbatches that are not pending; None if there are none
         self.pending: object = None  # the microbatch that has begun, if it was not added yet
 
@@ -373,14 +373,14 @@ class _BatchCounter:
         """Count the batch that was trained since the last count, if there is one."""
         counts = self.add_pending()
         if counts is not None:
-            for schedulers in self.counting.schedulers:
+            for schedulers in self.callback.schedulers:
                 schedulers.check_counts(counts)
-            self.counting.clock.tick(counts.get("samples"), counts.get("tokens"))
+            self.callback.clock.tick(counts.get("samples"), counts.get("tokens"))
             self.counts = None
 
     def is_refused(self) -> bool:
         """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
-        progress = self.counting.trainer.fit_loop.epoch_loop.batch_progress.current
+        progress = self.callback.trainer.fit_loop.epoch_loop.batch_progress.current
         return bool(progress.started < progress.ready)
 
     def add_pending(self) -> Counts | None:
