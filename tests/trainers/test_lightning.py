@@ -44,7 +44,7 @@ from tests.trainers.runs import (
     make_optimizer,
     plain_loop,
 )
-from timesched import BatchSizeSchedule, Clock, LinearScheduler, WarmupStableDecayScheduler
+from timesched import BatchSizeSchedule, Clock, LinearScheduler, Time, WarmupStableDecayScheduler
 from timesched.integrations.lightning import count_tensors, schedule
 
 pytestmark = IGNORE_LIGHTNING
@@ -216,6 +216,12 @@ REFUSED = [
     (lambda: OfAnotherInterval(Task()), {}, ValueError, "configure_optimizers: the scheduler must"),
     (lambda: line(count=len), {}, TypeError, r"count\(batch\)=1: it may have 'samples'"),
     (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, "one clock counts for all optimizers"),
+    (
+        lambda: TwoOptimizers(length=Time(260, "tok"), max_duration=Time(1, "ep")),
+        {},
+        ValueError,
+        "one clock counts for all",
+    ),
 ]
 
 

@@ -94,6 +94,14 @@ def test_loaders_that_are_reloaded(tmp_path: Path) -> None:
     assert rest.clock.timestamp.batch == 24 and rest.clock.timestamp.epoch == 3
 
 
+def test_a_refused_checkpoint_changes_no_epochs(tmp_path: Path) -> None:
+    fit(tmp_path, Placed(lengths=[4, 8, 12]), **RELOADED, callbacks=[SavingAt(6)])
+    other = Placed(StepScheduler("1ep", gamma=0.5), lengths=[5, 8, 12])
+    with pytest.raises(ValueError, match="different schedule"):
+        fit(tmp_path, other, **RELOADED, ckpt_path=tmp_path / "middle.ckpt")
+    assert other.clock.dataloader_len == 5 and other.clock.timestamp.batch == 0
+
+
 # The loader and the accumulation of a run, those of the run that continues it, and the microbatches until then.
 RESUMED = {
     "the same": ((12, 2), (12, 2), 4),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.distributed_c10d import Backend, BackendConfig
 
 import timesched.run.clock
 from tests.building import sgd, tick
@@ -32,6 +33,7 @@ from timesched import (
     WarmupStableDecayScheduler,
     bind,
 )
+from timesched.run.rank_counts import collective_device
 
 WSD = WarmupStableDecayScheduler("0ba", t_decay="10ba")
 SECOND = datetime.timedelta(seconds=1)
@@ -122,6 +124,22 @@ def test_a_refused_call_changes_nothing(options, act, words):
 def test_clocks_that_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         Clock(**{"max_duration": "1ep", **options})
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [
+        ("gloo", "cpu"),
+        ("mpi", "cpu"),
+        ("nccl", "cuda"),
+        ("xccl", "xpu"),
+        ("cuda:nccl", "cuda"),
+        ("cuda:nccl,cpu:gloo", "cpu"),
+    ],
+)
+def test_ranks_sum_on_a_device_of_their_group(backend, device, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda group: str(BackendConfig(Backend(backend))))
+    assert collective_device(None) == device
 
 
 @pytest.mark.parametrize(

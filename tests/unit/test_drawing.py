@@ -227,7 +227,10 @@ def test_a_run_that_was_stopped_at_once_is_drawn(length):
     state = SimpleNamespace(timestamp=Timestamp(), max_duration=length, dataloader_len=None)
     shown = bind(ConstantScheduler(), sgd(lr=0.2), state)._repr_html_()
     assert f"<div>on a run of {length}</div>" in shown and polyline(shown) == [(62.0, 20.0)]
-    assert "0.2" in text([line(Source("", ConstantScheduler(0.2), Horizon.of(state)))], 70)
+    source = Source("", ConstantScheduler(0.2), Horizon.of(state))
+    assert "0.2" in text([line(source)], 70)
+    assert line(source, "dur").x == (0.0,)
+    assert values_table([source], every="1" + length[1:]).rows == [(0, 0, 1.0)]
 
 
 @given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))

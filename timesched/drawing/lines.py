@@ -83,7 +83,7 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
         end, counter = horizon.place("1dur")
-        return wanted, lambda count: float(Fraction(horizon.change(count, own, counter)) / end)
+        return wanted, lambda count: float(Fraction(horizon.change(count, own, counter)) / (end or 1))
     horizon.change(length, own, wanted)  # raises where a conversion factor is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 

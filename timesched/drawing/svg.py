@@ -43,31 +43,33 @@ def svg(lines: Sequence[Line]) -> str:
         f'style="max-width:{_WIDTH}px;width:100%" font-family="sans-serif" font-size="11" fill="currentColor">',
         f"<title>{escape(', '.join(line.label for line in lines))}</title>",
     ]
+
+    def draw(path: str, style: str = "") -> None:
+        parts.append(f'<path d="{path}" stroke="currentColor"{style}/>')
+
+    def write(text: str, x: float, y: float, style: str) -> None:
+        parts.append(f'<text x="{x}" y="{y}" {style}>{escape(text)}</text>')
+
     for y in ticks(low, high, 5):
-        parts.append(f'<path d="M{_LEFT} {up(y)}H{_WIDTH - _RIGHT}" stroke="currentColor" stroke-opacity=".15"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{up(y) + 4}" text-anchor="end">{format_number(y)}</text>')
+        draw(f"M{_LEFT} {up(y)}H{_WIDTH - _RIGHT}", ' stroke-opacity=".15"')
+        write(format_number(y), _LEFT - 6, up(y) + 4, 'text-anchor="end"')
     for x in ticks(0.0, end):
-        parts.append(f'<path d="M{across(x)} {bottom}v4" stroke="currentColor"/>')
-        parts.append(f'<text x="{across(x)}" y="{bottom + 16}" text-anchor="middle">{format_number(x)}</text>')
-    parts.append(f'<path d="M{_LEFT} {bottom}H{_WIDTH - _RIGHT}" stroke="currentColor"/>')
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{UNIT_NAMES[lines[0].unit]}</text>')
-    written = -1000.0
+        draw(f"M{across(x)} {bottom}v4")
+        write(format_number(x), across(x), bottom + 16, 'text-anchor="middle"')
+    draw(f"M{_LEFT} {bottom}H{_WIDTH - _RIGHT}")
+    write(UNIT_NAMES[lines[0].unit], (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, 'text-anchor="middle"')
+    last_name_at = -1000.0
     for name, x in picture_marks(lines):
         at = across(x)
-        parts.append(
-            f'<path d="M{at} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".5" stroke-dasharray="3 3"/>'
-        )
-        if at - written > 7 * len(name):
+        draw(f"M{at} {_TOP}V{bottom}", ' stroke-opacity=".5" stroke-dasharray="3 3"')
+        if at - last_name_at > 7 * len(name):
             anchor = "middle" if at < _WIDTH - 40 else "end"
-            parts.append(
-                f'<text x="{at}" y="{_TOP - 6}" text-anchor="{anchor}" fill-opacity=".7">{escape(name)}</text>'
-            )
-            written = at
+            write(name, at, _TOP - 6, f'text-anchor="{anchor}" fill-opacity=".7"')
+            last_name_at = at
     for i, line in enumerate(lines):
         colour = COLOURS[i % len(COLOURS)]
         points = " ".join(f"{across(x)},{up(y)}" for x, y in zip(line.x, line.y))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(lines) > 1:
-            parts.append(f'<text x="{_LEFT + 8}" y="{_TOP + 14 * (i + 1)}" fill="{colour}">{escape(line.label)}</text>')
+            write(line.label, _LEFT + 8, _TOP + 14 * (i + 1), f'fill="{colour}"')
     return "".join([*parts, "</svg>"])

@@ -90,7 +90,7 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time, Exact]]:
         raise ValueError(f"every={str(time)!r}: the run has more than {_MAX_ROWS} of these times. Pass a longer time.")
     counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
-        share = Fraction(horizon.change(count, counter, end_counter)) / length
+        share = Fraction(horizon.change(count, counter, end_counter)) / (length or 1)
         yield Time._make(share, TimeUnit.DURATION), exact_number(horizon.change(count, counter, own))
 
 

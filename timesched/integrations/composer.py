@@ -7,8 +7,9 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain, product
 from typing import Any
 
@@ -262,8 +263,7 @@ class _RunSchedulers(Schedulers):
 
     `schedulers` has all of them, and the base class's `bound` the bound schedules among them. `stepped_batches`: the
     batches that the Trainer had done when they were stepped last. Where the Trainer has done one more, an earlier
-    callback has prevented a step, which `refresh` makes. An average reads a `Clock`, so each use of it first makes one
-    at the Trainer's position.
+    callback has prevented a step, which `refresh` makes.
     """
 
     clock: _RunClock
@@ -289,6 +289,12 @@ class _RunSchedulers(Schedulers):
         """The batches that the Trainer has done."""
         return int(self.clock.timestamp.batch)
 
+    def current_average(self) -> Average | None:
+        """The average, if there is one, with a `Clock` at the Trainer's position, which it reads in its next call."""
+        if self.average is not None:
+            self.average.clock = self.clock.copy_as_clock()
+        return self.average
+
     def check_shared_keys(self, others: Iterable[object]) -> None:
         """Raise `ValueError` if one of the Trainer's own schedulers sets a key that these schedulers set."""
         for scheduler, other in product(self.schedulers, others):
@@ -304,9 +310,8 @@ class _RunSchedulers(Schedulers):
         for scheduler in self.schedulers:
             scheduler.step()
         self.stepped_batches = self.batches
-        if self.average is not None:
-            self.average.clock = self.clock.copy_as_clock()
-            self.average.step()
+        if (average := self.current_average()) is not None:
+            average.step()
 
     def refresh(self) -> None:
         """Write the present values, after the one step that an earlier callback may have prevented."""
@@ -328,9 +333,8 @@ class _RunSchedulers(Schedulers):
                 # torch's schedulers multiply the present learning rates, which must not come from the checkpoint
                 for group, learning_rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
                     Key("lr").write(group, learning_rate)
-        if self.average is not None:
-            self.average.clock = self.clock.copy_as_clock()
-            self.average.reset_state()
+        if (average := self.current_average()) is not None:
+            average.reset_state()
 
     def state_dict(self) -> StateDict:
         """The name, the ratio, the state and the number of batches of each scheduler, in plain values.
@@ -352,20 +356,16 @@ class _RunSchedulers(Schedulers):
         """
         states = state_dict["schedules"]
         self.check_state(len(states), len(self.schedulers), state_dict.get("average"))
-        contents = [self._read_state(i, state) for i, state in enumerate(states)]
-        if self.average is not None:
-            self.average.clock = self.clock.copy_as_clock()
-            self.average.load_state_dict(state_dict["average"])
+        restore_calls = [self._read_state(i, state) for i, state in enumerate(states)]
+        if (average := self.current_average()) is not None:
+            average.load_state_dict(state_dict["average"])
         if states:
             self.stepped_batches = states[0]["batch"]  # each state has the same number
-        for scheduler, new_state in zip(self.schedulers, contents):
-            if isinstance(scheduler, Bound):
-                scheduler.restore(new_state)
-            else:
-                scheduler.load_state_dict(new_state)
+        for restore in restore_calls:
+            restore()
 
-    def _read_state(self, index: int, state: StateDict) -> Any:
-        """The contents of a scheduler's state, for `restore`; of a scheduler of torch, the state itself.
+    def _read_state(self, index: int, state: StateDict) -> Callable[[], object]:
+        """Check the state of a scheduler, and return the call that restores it.
 
         Raises `ValueError` for the state of another schedule.
         """
@@ -375,7 +375,9 @@ class _RunSchedulers(Schedulers):
         try:
             if saved != present:
                 raise ValueError(f"it was saved with {saved}, and here it is {present}.")
-            return scheduler.read_state(state["state"]) if isinstance(scheduler, Bound) else state["state"]
+            if isinstance(scheduler, Bound):
+                return partial(scheduler.restore, scheduler.read_state(state["state"]))
+            return partial(scheduler.load_state_dict, state["state"])
         except ValueError as error:
             raise ValueError(
                 f"Schedule {index} of the checkpoint: {error} Make the schedules that were saved, or {self.advice} "

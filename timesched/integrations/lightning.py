@@ -3,10 +3,10 @@
 Lightning has no hook between the step of the optimizer and the step of the scheduler. So the scheduler's `step` ticks
 the clock before it writes. A fit has these objects:
 
-    _CallbackSchedulers  the schedules of an optimizer, which Lightning steps, saves and loads; one for each optimizer
-    _CountingCallback    follows the events of the Trainer, for all optimizers
     Clock                the position after the last complete batch
-    _Microbatches        the counts of the batch that is not complete
+    _CallbackSchedulers  the schedules of an optimizer, which Lightning steps, saves and loads; one for each optimizer
+    _BatchCounter        the counts of the batch that is not complete, until it ticks the clock, for all optimizers
+    _CountingCallback    passes the events of the Trainer on, and follows its epochs, for all optimizers
 
 Private attributes of Lightning are used in `_log_values` and `_make_clock` alone.
 """
@@ -31,7 +31,7 @@ from timesched.binding.bound import OnChange
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.time.units import TimeUnit
-from timesched.time.value import TimeLike
+from timesched.time.value import Time, TimeLike
 from timesched.types import StateDict
 
 from .common import (
@@ -115,13 +115,9 @@ def schedule(
         )
     check_average(evaluate_averaged, average)
     options = RunOptions(  # the other arguments are of this optimizer
-        max_duration=max_duration,
-        count=count,
-        samples_per_batch=samples_per_batch,
-        tokens_per_sample=tokens_per_sample,
-        ssr=ssr,
-        log=log,
-    )
+        max_duration=str(max_duration) if isinstance(max_duration, Time) else max_duration,  # texts always compare
+        samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample, ssr=ssr, count=count, log=log,
+    )  # fmt: skip
     counting = _find_or_make_callback(module, options)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
@@ -146,7 +142,7 @@ def _find_or_make_callback(module: LightningModule, options: RunOptions) -> _Cou
 class _CallbackSchedulers(CountingSchedulers):
     """The schedulers of an optimizer, whose step first counts the batch on the clock."""
 
-    counting: _CountingCallback
+    callback: _CountingCallback
 
     def advice_for(self, counted: str) -> str:
         return f"Pass schedule(..., count=lambda batch: {{'{counted}': ...}})."
@@ -157,23 +153,28 @@ class _CallbackSchedulers(CountingSchedulers):
         Nothing happens for a batch that the module refused, and in a trial of `Tuner.scale_batch_size`, in which the
         Trainer has no callbacks.
         """
-        is_trial = self.counting not in self.counting.trainer.callbacks
-        if not is_trial and not self.counting.microbatches.is_refused():
-            self.counting.count_batch()
+        is_trial = self.callback not in self.callback.trainer.callbacks
+        if not is_trial and not self.callback.counter.is_refused():
+            self.callback.counter.count_batch()
             super().step(epoch)
 
     def state_dict(self) -> StateDict:
         """The states of all schedulers, and the counts of a batch that is not complete."""
-        return super().state_dict() | {"counts": plain_counts(self.counting.microbatches.add_pending())}
+        return super().state_dict() | {"counts": plain_counts(self.callback.counter.add_pending())}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Resume from a state. If the epochs differ in length, resume in an epoch of the saved length."""
-        if self.counting.epochs_vary:
-            for state in state_dict.get("schedulers", []):
-                self.clock._set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
-        super().load_state_dict(state_dict)
+        clock, present_length = self.clock, self.clock.dataloader_len
+        try:
+            if self.callback.epochs_vary():
+                for state in state_dict.get("schedulers", []):
+                    clock._set_epochs(state["clock"].get("batches_per_epoch"), clock.timestamp)
+            super().load_state_dict(state_dict)
+        except Exception:  # a state that does not fit changes nothing
+            clock._set_epochs(present_length, clock.timestamp)
+            raise
         if state_dict.get("counts") is not None:  # of two optimizers, maybe only the first has saved them
-            self.counting.microbatches.counts = state_dict["counts"]
+            self.callback.counter.counts = state_dict["counts"]
 
 
 class _CountingCallback(Callback):
@@ -184,11 +185,11 @@ class _CountingCallback(Callback):
         configure_optimizers    `schedule` makes the clock, the schedulers, and one callback for all of them
         a checkpoint is loaded  the schedulers, the clock and the counts of a batch that was not complete continue
         on_train_start          check how Lightning steps the schedulers; without a state, begin at its position
-        on_train_batch_start    keep the microbatch; in the first of an epoch, set the clock to Lightning's position;
+        on_train_batch_start    begin a microbatch; in the first of an epoch, set the clock to Lightning's position;
                                 log the values of the batch that begins
         optimizer.step()        not while gradients accumulate
-        scheduler.step()        likewise: add the microbatch, tick the clock, and write the values of the next batch
-        on_train_batch_end      add the microbatch, if it has not been added; end the run
+        scheduler.step()        likewise: count the batch, and write the values of the next batch
+        on_train_batch_end      end the microbatch; end the run
         on_validation_start     the model gets the average of its weights, and at the end its weights again
         on_train_epoch_end      count an epoch that has not been counted
         on_train_end            warn if the schedules have not ended
@@ -197,11 +198,8 @@ class _CountingCallback(Callback):
     def __init__(self, trainer: Trainer, module: LightningModule, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
         self.clock = _make_clock(trainer, module, options)
-        self.manual = not module.automatic_optimization  # a batch is then a call of `training_step`
-        # In length: then a checkpoint may be of an epoch whose length is not the present one.
-        self.epochs_vary = _changes_accumulation(trainer) or trainer.reload_dataloaders_every_n_epochs > 0
-        self.microbatches = _Microbatches(trainer, options.count or count_tensors)
         self.schedulers: list[_CallbackSchedulers] = []  # of each optimizer
+        self.counter = _BatchCounter(self, module, options.count or count_tensors)
         self.evaluated: list[_CallbackSchedulers] = []  # those whose average is evaluated
         self.swapped = ExitStack()  # closing it restores the weights
         self.resumed = False  # whether the clock must still follow the Trainer's position in a resumed epoch
@@ -226,12 +224,16 @@ class _CountingCallback(Callback):
         It replaces the callback of an earlier fit. Other callbacks read its clock, and a Checkpoint callback saves at
         the end of a validation, and must find the weights.
         """
-        schedulers.counting = self
+        schedulers.callback = self
         self.schedulers.append(schedulers)
         if evaluate_averaged:
             self.evaluated.append(schedulers)
         callbacks = self.trainer.callbacks
         callbacks[:] = [self, *(other for other in callbacks if not isinstance(other, _CountingCallback))]
+
+    def epochs_vary(self) -> bool:
+        """Whether epochs may differ in length, so that a checkpoint may be of an epoch of another length."""
+        return _changes_accumulation(self.trainer) or self.trainer.reload_dataloaders_every_n_epochs > 0
 
     def configs(self) -> list[LRSchedulerConfig]:
         """The Trainer's configs of these schedulers: empty before a fit has begun, also a fit of `lr_find`."""
@@ -256,36 +258,23 @@ class _CountingCallback(Callback):
 
         self.resumed = trainer.ckpt_path is not None
         if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
-            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
+            is_manual = not pl_module.automatic_optimization
+            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if is_manual else trainer.global_step
             for schedulers in self.schedulers:
                 schedulers.begin_at(batches, epoch=trainer.current_epoch)
         self._stop_at_end()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Keep the microbatch, follow the Trainer's epoch, and log the values that the batch runs with."""
-        self.microbatches.pending = None  # if the module has refused the last microbatch
-        if self.manual:
-            self.count_batch()  # the batch in which a checkpoint was saved
+        """Begin a microbatch, follow the Trainer's epoch, and log the values that the batch runs with."""
+        self.counter.begin_microbatch(batch)
         if batch_idx == 0 or self.resumed:  # earlier, Lightning does not know its position in the epoch
             self._follow_epoch(batch_idx)
-        self.microbatches.pending = batch
-        if self.options.log and self.microbatches.counts is None:  # in the first microbatch of a batch
+        if self.options.log and self.counter.counts is None:  # in the first microbatch of a batch
             self._log_values()
 
-    def count_batch(self) -> None:
-        """Count the batch that was trained since the last count, if there is one."""
-        counts = self.microbatches.add_pending()
-        if counts is not None:
-            for schedulers in self.schedulers:
-                schedulers.check_counts(counts)
-            self.clock.tick(counts.get("samples"), counts.get("tokens"))
-            self.microbatches.counts = None
-
-    def on_train_batch_end(self, trainer: Trainer, *arguments: object) -> None:
-        """Add the microbatch. In manual optimization, count a batch even if no scheduler was stepped."""
-        self.microbatches.add_pending()
-        if self.manual:
-            self.count_batch()
+    def on_train_batch_end(self, *arguments: object) -> None:
+        """End a microbatch, and end the run."""
+        self.counter.end_microbatch()
         self._stop_at_end()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -352,21 +341,46 @@ class _CountingCallback(Callback):
             self.trainer.should_stop = True
 
 
-class _Microbatches:
-    """The counts of the batch that is not complete, on this process: of the microbatches since the last tick.
+class _BatchCounter:
+    """Adds up the microbatches of a batch on this process, and counts each batch once on the clock.
 
-    A microbatch is pending until the first event that needs the counts: a step of the scheduler, a save, or the end of
-    the microbatch. By then, `training_step` has got the microbatch, or the module has refused it.
+    A microbatch is pending until the first event that needs its counts: a step of a scheduler, a save, or its end. By
+    then, `training_step` has got it, or the module has refused it. A step of a scheduler counts the batch. In manual
+    optimization each microbatch is a batch, and its end counts it if no step has.
     """
 
-    def __init__(self, trainer: Trainer, count: CountFunction) -> None:
-        self.trainer, self.count = trainer, count
+    def __init__(self, callback: _CountingCallback, module: LightningModule, count: CountFunction) -> None:
+        self.callback, self.module, self.count = callback, module, count
         self.counts: Counts | None = None  # of the microbatches that are not pending; None if there are none
         self.pending: object = None  # the microbatch that has begun, if it was not added yet
 
+    def begin_microbatch(self, microbatch: object) -> None:
+        """Keep the microbatch. The previous one, if it is still pending, was refused."""
+        self.pending = None
+        self._end_manual_batch()  # in which a checkpoint was saved
+        self.pending = microbatch
+
+    def end_microbatch(self) -> None:
+        """Add the microbatch, unless a step has."""
+        self.add_pending()
+        self._end_manual_batch()
+
+    def _end_manual_batch(self) -> None:
+        if not self.module.automatic_optimization:
+            self.count_batch()
+
+    def count_batch(self) -> None:
+        """Count the batch that was trained since the last count, if there is one."""
+        counts = self.add_pending()
+        if counts is not None:
+            for schedulers in self.callback.schedulers:
+                schedulers.check_counts(counts)
+            self.callback.clock.tick(counts.get("samples"), counts.get("tokens"))
+            self.counts = None
+
     def is_refused(self) -> bool:
         """Whether the module's `on_train_batch_start` returned -1, so that `training_step` did not get the batch."""
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        progress = self.callback.trainer.fit_loop.epoch_loop.batch_progress.current
         return bool(progress.started < progress.ready)
 
     def add_pending(self) -> Counts | None:
@@ -388,12 +402,9 @@ def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) 
         trainer.fit_loop.setup_data()
     clock = Clock(
         f"{_total_steps(trainer, module)}ba" if options.max_duration is None else options.max_duration,
-        batches_per_epoch=_batches_per_epoch(trainer),
-        samples_per_batch=options.samples_per_batch,
-        tokens_per_sample=options.tokens_per_sample,
-        ssr=options.ssr,
-        process_group=trainer.world_size > 1,
-    )
+        batches_per_epoch=_batches_per_epoch(trainer), samples_per_batch=options.samples_per_batch,
+        tokens_per_sample=options.tokens_per_sample, ssr=options.ssr, process_group=trainer.world_size > 1,
+    )  # fmt: skip
     if makes_loader and trainer.ckpt_path is not None:
         # The Trainer does not resume a loader that was made before it reads the checkpoint, and no public method drops
         # the loader.

@@ -113,15 +113,9 @@ def schedule(
         )
     _warn_of_arguments(trainer.args, evaluate_averaged)
     options = RunOptions(
-        entries=make_bindings(entries),
-        max_duration=max_duration,
-        count=count,
-        tokens_per_sample=tokens_per_sample,
-        ssr=ssr,
-        on_change=on_change,
-        log=log,
-        average=average,
-    )
+        make_bindings(entries), max_duration=max_duration, tokens_per_sample=tokens_per_sample, ssr=ssr,
+        count=count, on_change=on_change, log=log, average=average,
+    )  # fmt: skip
     _CountingCallback(trainer, options).attach(evaluate_averaged)
 
 
@@ -203,13 +197,13 @@ def _check_optimizer(optimizer: Optimizer, trainer: Trainer, average: MakeAverag
 
 
 class _CountingCallback(TrainerCallback):
-    """Makes the clock and the schedulers of a Trainer, and counts its batches.
+    """Makes the clock and the schedulers of each run of a Trainer, and passes the events of the run on to them.
 
     A run has these events, in this order. A method with a star replaces a method of the Trainer, since no event of a
     callback serves: see `attach`.
 
         get_train_dataloader *  keep the data loader, which an event gets only after the scheduler is loaded
-        create_scheduler *      make the clock, with the epochs of this loader, and the schedulers
+        create_scheduler *      make the run: its clock, with the epochs of this loader, and its schedulers
         a checkpoint is loaded  the schedulers and the clock continue
         on_train_begin          without a state, set the clock to the Trainer's position
         get_batch_samples *     count the microbatches of a batch by a function of the user: no event gets a batch
@@ -225,13 +219,9 @@ class _CountingCallback(TrainerCallback):
 
     def __init__(self, trainer: Trainer, options: RunOptions) -> None:
         self.trainer, self.options = trainer, options
-        # Of the present run, each set by the event in brackets:
-        self.loader: Any = None  # [get_train_dataloader]
-        self.epoch: Epoch  # [create_scheduler] of this loader
-        self.schedulers: _TrainerSchedulers  # [create_scheduler]
-        self.tokens: int  # [on_train_begin, on_optimizer_step] that the Trainer had counted before the present batch
-        self.user_counts: Counts = {}  # [get_batch_samples] of the present batch, by the function `count`
-        self.last_values: dict[str, float] = {}  # [on_optimizer_step] with which the last batch ran
+        self.loader: Any = None  # of the present run, for `create_scheduler`
+        self.run: _RunSchedulers  # the present run, once `create_scheduler` has made it
+        self.last_values: dict[str, float] = {}  # with which the last batch ran, for the log
 
     def attach(self, evaluate_averaged: bool) -> None:
         """Replace methods of the Trainer, each of which gets the Trainer's own as `own`, and add the callback.
@@ -257,32 +247,30 @@ class _CountingCallback(TrainerCallback):
             )
         return self.loader
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _TrainerSchedulers:
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> _RunSchedulers:
         """Make the scheduler of a run, as `Trainer.create_scheduler` does. A new run has a new scheduler."""
         options = self.options
         optimizer = _unwrap(self.trainer.optimizer if optimizer is None else optimizer)
         _check_optimizer(optimizer, self.trainer, options.average)
-        self.epoch = measure_epoch(self.loader, self.trainer)
-        clock = self._make_clock(num_training_steps)
+        epoch = measure_epoch(self.loader, self.trainer)
+        clock = self._make_clock(num_training_steps, epoch)
         average = make_average(optimizer, clock, options.average)
         units = run_units(clock, [entry.schedule for entry in options.entries], average)
         self._check_units(units, clock)
         counts_per_rank = options.count is not None or TimeUnit.SECOND in units  # the Trainer counts for all ranks
         clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
-        self.schedulers = _TrainerSchedulers(optimizer, clock, options.entries, options.on_change, average)
-        self.trainer.lr_scheduler = self.schedulers
-        return self.schedulers
+        self.run = _RunSchedulers(optimizer, clock, options.entries, options.on_change, average)
+        self.run.epoch = epoch
+        self.trainer.lr_scheduler = self.run
+        return self.run
 
-    def _make_clock(self, num_training_steps: int) -> Clock:
+    def _make_clock(self, num_training_steps: int, epoch: Epoch) -> Clock:
         """Make the clock of a run, with the conversion factors of its data loader."""
         clock = _TrainerClock(
             f"{num_training_steps}ba" if self.options.max_duration is None else self.options.max_duration,
-            batches_per_epoch=self.epoch.batches,
-            samples_per_batch=self.epoch.samples_per_batch,
-            tokens_per_sample=self.options.tokens_per_sample,
-            ssr=self.options.ssr,
-            process_group=False,
-        )
+            batches_per_epoch=epoch.batches, samples_per_batch=epoch.samples_per_batch,
+            tokens_per_sample=self.options.tokens_per_sample, ssr=self.options.ssr, process_group=False,
+        )  # fmt: skip
         clock.skips_data = not self.trainer.args.ignore_data_skip
         return clock
 
@@ -308,41 +296,29 @@ class _CountingCallback(TrainerCallback):
             )
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
-        """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
-        self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
-        counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
-        counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
-        self.schedulers.begin_at(state.global_step, **counts)
-        for warning in self.schedulers.load_warnings if state.is_world_process_zero else ():
+        """Start with the Trainer's own counts, and repeat the warnings of a load."""
+        self.run.begin(args, state)
+        for warning in self.run.load_warnings if state.is_world_process_zero else ():
             warnings.warn(warning.message, warning.category, stacklevel=2)
 
     def get_batch_samples(self, own: _Method, count: CountFunction, *arguments: object, **keywords: object) -> object:
         """Return the microbatches of a batch, and count them by the user's function."""
         microbatches, *rest = own(*arguments, **keywords)
-        self.user_counts = {}
+        self.run.user_counts = None
         for microbatch in microbatches:
-            self.user_counts = add_microbatch(self.user_counts, count, microbatch)
+            self.run.user_counts = add_microbatch(self.run.user_counts, count, microbatch)
         return microbatches, *rest
 
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Count a batch, between the step of the optimizer and the step of the scheduler."""
-        schedulers, clock = self.schedulers, self.schedulers.clock
-        self.last_values = schedulers.named_values() if self.options.log else {}
-        batch_in_epoch = clock.timestamp.batch_in_epoch.value
-        # Of all ranks: the samples by the data loader, and the tokens by the Trainer.
-        counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
-        if args.include_num_input_tokens_seen != "no" and state.num_input_tokens_seen > 0:
-            counts["tokens"] = state.num_input_tokens_seen - self.tokens
-            self.tokens = state.num_input_tokens_seen
-        if clock.process_group and args.process_index > 0:  # the clock sums over the ranks, so only the first adds them
-            counts = dict.fromkeys(counts, 0)
-        schedulers.tick({**counts, **self.user_counts})  # the user's counts are of this rank
+        self.last_values = self.run.named_values() if self.options.log else {}
+        self.run.count_batch(args, state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the values of the next batch even if the Trainer skipped the scheduler's step, and end the run."""
         if self.trainer.accelerator.optimizer_step_was_skipped:
-            self.schedulers.refresh()
-        if self.options.max_duration is not None and self.schedulers.clock.done:
+            self.run.refresh()
+        if self.options.max_duration is not None and self.run.clock.done:
             end = copy.copy(state)
             end.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, end, control)
@@ -363,14 +339,14 @@ class _CountingCallback(TrainerCallback):
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """End the clock's epoch, too, if a callback has ended the Trainer's epoch early."""
-        if control.should_epoch_stop and self.schedulers.clock.timestamp.batch_in_epoch > 0:
-            self.schedulers.clock.next_epoch()
-            self.schedulers.refresh()
+        if control.should_epoch_stop and self.run.clock.timestamp.batch_in_epoch > 0:
+            self.run.clock.next_epoch()
+            self.run.refresh()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Warn if the Trainer ended before the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
-            self.schedulers.warn_of_early_end()
+            self.run.warn_of_early_end()
 
 
 class _TrainerClock(Clock):
@@ -392,11 +368,32 @@ class _TrainerClock(Clock):
         return timestamp.copy(**self.epoch_after(timestamp.batch.value))
 
 
-class _TrainerSchedulers(CountingSchedulers):
-    """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
+class _RunSchedulers(CountingSchedulers):
+    """The schedulers of one run, and what is known of its batches. A new run of the Trainer has a new object."""
 
     clock: _TrainerClock
+    epoch: Epoch  # of the data loader; `create_scheduler` sets it
     load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
+    trainer_tokens = 0  # that the Trainer had counted before the present batch
+    user_counts: Counts | None = None  # of the present batch on this rank, by the function `count`, if there is one
+
+    def begin(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
+        self.trainer_tokens = state.num_input_tokens_seen
+        counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.trainer_tokens}
+        counts |= {"sample": self.epoch.samples_of(state.global_step), **self.clock.epoch_after(state.global_step)}
+        self.begin_at(state.global_step, **counts)
+
+    def count_batch(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Count a batch: by the Trainer's tokens and the data loader's samples, which are of all ranks, or the user."""
+        batch_in_epoch = self.clock.timestamp.batch_in_epoch.value
+        counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
+        if args.include_num_input_tokens_seen != "no" and state.num_input_tokens_seen > 0:
+            counts["tokens"] = state.num_input_tokens_seen - self.trainer_tokens
+            self.trainer_tokens = state.num_input_tokens_seen
+        if self.clock.process_group and args.process_index > 0:  # the clock sums over ranks, and the first adds these
+            counts = dict.fromkeys(counts, 0)
+        self.tick({**counts, **(self.user_counts or {})})
 
     def advice_for(self, counted: str) -> str:
         return (

@@ -28,7 +28,7 @@ def sum_over_ranks(process_group: Any, samples: Any, tokens: Any, duration: Any,
         numbers = _read_own_counts(arguments, duration, elapsed, is_first=dist.get_rank(group) == 0)
     except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one, and must raise, too
         numbers, own_error = torch.tensor([0, 0, 0, 0, 0, 1]), error
-    numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    numbers = numbers.to(collective_device(group))
     dist.all_reduce(numbers, group=group)
     all_samples, all_tokens, ranks_with_samples, ranks_with_tokens, microseconds, failed = numbers.tolist()
     size = dist.get_world_size(group)
@@ -48,6 +48,12 @@ def _read_own_counts(arguments: dict[str, Any], duration: Any, elapsed: int, is_
     are_passed = [value is not None for value in arguments.values()]
     microseconds = elapsed if duration is None else read_duration("duration", duration)
     return torch.tensor([*counts, *are_passed, microseconds if is_first else 0, 0], dtype=torch.int64)
+
+
+def collective_device(group: Any) -> str:
+    """The type of device on which a group can sum: the CPU if the group has a backend for it, otherwise its first."""
+    devices = [pair.partition(":")[0] for pair in dist.get_backend_config(group).split(",")]  # "cpu:gloo,cuda:nccl"
+    return "cpu" if "cpu" in devices else devices[0]
 
 
 def check_initialized(process_group: Any) -> None:
