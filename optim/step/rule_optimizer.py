@@ -28,7 +28,7 @@ from ..base.tensor_lists import Tensors
 from ..precision import options as precision
 from ..precision.bits import join, split_
 from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
-from ..state.optimizer import Optimizer, State, fill_state
+from ..state.optimizer import NewStateOptimizer, Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from ..state.tensor_kinds import cast_invariants, describe_tensor
 from .execution import step_on_tensors
@@ -43,7 +43,7 @@ swapped_averages: list[Optimizer] = []
 COMMON: dict[str, Rule] = {"lr": NON_NEGATIVE, "weight_decay": NON_NEGATIVE, "maximize": SWITCH}
 
 
-class RuleOptimizer(Optimizer):
+class RuleOptimizer(NewStateOptimizer):
     """An optimizer that is an update rule: a subclass defines the state and the rule.
 
     The rule is in two functions. `factors` computes the numbers of a step that are the same for all elements, such as
@@ -152,8 +152,6 @@ class RuleOptimizer(Optimizer):
         return works
 
     # The state
-
-    preinitialize = fill_state
 
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         for group in groups:
