@@ -335,8 +335,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Call `fn` with each state value. A result that is not None replaces the value."""
         for state in self.state.values():
             for name, value in state.items():
-                result = fn(value)
-                if result is not None:
+                if (result := fn(value)) is not None:
                     state[name] = result
 
     def apply(self, fn: Callable[[object], object]) -> Optimizer:

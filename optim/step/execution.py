@@ -60,16 +60,18 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step with the scalar states as numbers. If the host does not know them all, a step on tensors."""
-    old_values = known_counts.read(work.scalars, work.algorithm.reads)
+    needed = {name: work.scalars[name] for name in work.algorithm.reads if name in work.scalars}
+    old_values = known_counts.read(needed)
     if old_values is None:  # only the GPU has them
         step_on_tensors([work])
-        for name in work.scalars.keys() & set(work.algorithm.reads):
-            known_counts.remember_computed(work.scalars[name])
+        for counts in needed.values():
+            known_counts.remember(counts, None)
         return
-    _count_step(work)  # this counts in the states; the numbers are counted below
     for equal_work, numbers in _split_by_numbers(work, old_values):
         if STEP in numbers:
-            numbers[STEP] = known_counts.remember(equal_work.scalars[STEP], numbers[STEP] + 1.0)
+            numbers[STEP] = known_counts.advance(equal_work.scalars[STEP], numbers[STEP])
+        else:
+            _count_step(equal_work)
         for name, value in _update(equal_work, numbers, in_blocks).items():
             known_counts.remember(equal_work.scalars[name], value)
 

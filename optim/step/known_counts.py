@@ -19,8 +19,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from timesched.maths.ops import host_scalar
-
 from ..base.tensor_lists import Columns, Tensors
 
 
@@ -32,35 +30,36 @@ class KnownCounts:
         self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
         self._captured: dict[int, ref[Tensor]] = {}
 
-    def remember(self, counts: Tensors, value: Any) -> Any:
-        """Remember that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
-        if isinstance(value, Tensor):
-            self.remember_computed(counts)
-            return value
-        if counts[0].is_cpu:
-            return counts[0].item()
-        rounded: float = host_scalar(value, counts[0].dtype).item()
-        self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
-        return rounded
+    def advance(self, counts: Tensors, number: float) -> Any:
+        """Add 1 to counts that are all at this number. Returns the new number, rounded to their dtype."""
+        torch._foreach_add_(counts, 1)
+        return counts[0].item() if counts[0].is_cpu else self.remember(counts, number + 1.0)
 
-    def remember_computed(self, counts: Iterable[Tensor]) -> None:
-        """Note that the GPU has computed the counts: the host does not know them, and must not read them every step."""
-        self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
+    def remember(self, counts: Tensors, value: Any) -> float | None:
+        """Remember the number of counts that were just set to this value. Returns it, rounded to their dtype.
+
+        If the value is a tensor or None, only the GPU has the number, and later steps must not read it. Counts on the
+        CPU are not remembered, since each step reads them.
+        """
+        if counts[0].is_cpu:
+            return None
+        has_number = value is not None and not isinstance(value, Tensor)
+        number = torch.tensor(value, dtype=counts[0].dtype, device="cpu").item() if has_number else None
+        self._known.update((id(x), (ref(x), x._version, number)) for x in counts)
+        return number
 
     def mark_captured(self, counts: Iterable[Tensor]) -> None:
         """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
         self._captured.update((id(x), ref(x)) for x in counts)
 
-    def read(self, scalars: Columns, names: Iterable[str]) -> dict[str, list[float]] | None:
-        """The numbers in the columns with these names, as far as they exist; None if only the GPU has one of them."""
+    def read(self, columns: Columns) -> dict[str, list[float]] | None:
+        """The numbers in these columns of counts. None if only the GPU has one of them."""
         numbers: dict[str, list[float]] = {}
-        for name in names:
-            if name in scalars:
-                counts = scalars[name]
-                known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
-                if known is None:
-                    return None
-                numbers[name] = known
+        for name, counts in columns.items():
+            known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
+            if known is None:
+                return None
+            numbers[name] = known
         return numbers
 
     def _read_column(self, counts: Tensors) -> list[float] | None:
