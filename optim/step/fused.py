@@ -44,7 +44,7 @@ def _supports_sgd(work: Work) -> bool:
 def _step_sgd(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
     numbers = {name: hyper[name] for name in ("momentum", "dampening", "nesterov")}
     # Without dampening, the first step from a buffer of zeros is the same as any other.
-    torch._fused_sgd_(p, g, momentum_buffer, **numbers, **_common_arguments(hyper), is_first_step=False)
+    torch._fused_sgd_(p, g, momentum_buffer, **numbers, **_arguments(hyper), is_first_step=False)
 
 
 def _supports_adam(work: Work) -> bool:
@@ -56,8 +56,7 @@ def _step_adam(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, **s
     moments = (states["exp_avg"], states["exp_avg_sq"], states.get("max_exp_avg_sq", ()))
     (beta1, beta2), eps, amsgrad = hyper["betas"], hyper["eps"], hyper["amsgrad"]
     step: Any = torch._fused_adamw_ if hyper["decoupled_weight_decay"] else torch._fused_adam_
-    arguments = _common_arguments(hyper)
-    step(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad, **arguments)
+    step(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad, **_arguments(hyper))
 
 
 def _supports_adagrad(work: Work) -> bool:
@@ -65,8 +64,7 @@ def _supports_adagrad(work: Work) -> bool:
 
 
 def _step_adagrad(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, sum: Tensors) -> None:
-    arguments = _common_arguments(hyper)
-    torch._fused_adagrad_(p, g, sum, step_counts, lr_decay=hyper["lr_decay"], eps=hyper["eps"], **arguments)
+    torch._fused_adagrad_(p, g, sum, step_counts, lr_decay=hyper["lr_decay"], eps=hyper["eps"], **_arguments(hyper))
 
 
 FUSED_SGD = Kernel(_supports_sgd, _step_sgd)
@@ -90,7 +88,7 @@ def _supports_kinds(work: Work) -> bool:
     return not p.is_cuda or _has_same_strides(work)
 
 
-def _common_arguments(hyper: Factors) -> dict[str, Any]:
+def _arguments(hyper: Factors) -> dict[str, Any]:
     """The arguments that all of these kernels share."""
     lr = hyper["lr"].float() if isinstance(hyper["lr"], Tensor) else hyper["lr"]
     return {"lr": lr, "weight_decay": hyper["weight_decay"], "maximize": hyper["maximize"]}

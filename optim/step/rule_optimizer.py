@@ -64,6 +64,7 @@ class RuleOptimizer(NewStateOptimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     counts_steps: ClassVar[bool] = True  # whether each parameter has the state `step`
     states: ClassVar[tuple[str, ...]] = ()  # the names of the states of elements, if no group switches one of them off
+    row_states: ClassVar[tuple[str, ...]] = ()  # those that have a number for each row, to which no precision applies
     decouples_weight_decay: ClassVar[bool] = False  # whether it is no L2 penalty, if no hyperparameter decides this
     fused: ClassVar[Kernel | None] = None  # torch's kernel for the whole step, where it supports the step
     prepares_steps: ClassVar[bool] = True  # False for a class that overrides `step_shared`
@@ -176,7 +177,7 @@ class RuleOptimizer(NewStateOptimizer):
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
         if precision.has_precision_option(group) or group.get("state_dtype"):
-            self._apply_precision_options(state, p, group)
+            self._apply_precision_options(algorithm, state, p, group)
         if STEP not in state and STEP in self._scalar_names(algorithm, group):
             state[STEP] = scalar_state(p)
         if p.is_cuda:
@@ -185,10 +186,10 @@ class RuleOptimizer(NewStateOptimizer):
                     self._stepper.known_counts.remember([state[name]], first)
         return state
 
-    def _apply_precision_options(self, state: State, p: Tensor, group: ParamGroup) -> None:
+    def _apply_precision_options(self, algorithm: Any, state: State, p: Tensor, group: ParamGroup) -> None:
         """Give a new state the dtypes of its group's precision options, and the remainder of a master weight."""
-        algorithm = self.algorithm_of(group)
-        names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        candidates = [name for name in algorithm.tensor_states(group, p) if name not in (None, *algorithm.row_states)]
+        names = [name for name in candidates if state[name].shape == p.shape]
         # All groups share the same options, which may name states that only other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         precision.check_precision(group, p, names, set(chain(*others)), type(self).__name__)
