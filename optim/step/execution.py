@@ -89,11 +89,10 @@ def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
     for original in works:
-        work = _add_dimensions(original)._replace(hyper=convert_for_factors(original, read_on_host=False))
-        device = work.columns["p"][0].device
+        work = convert_for_factors(_add_dimensions(original), read_on_host=False)
         _count_step(work)
-        names = [name for name in work.algorithm.reads if name in work.scalars]
-        scalars = {name: torch.cat(work.scalars[name]).to(double_dtype(device)) for name in names}
+        needed = {name: work.scalars[name] for name in work.algorithm.reads if name in work.scalars}
+        scalars = {name: torch.cat(xs).to(double_dtype(xs[0].device)) for name, xs in needed.items()}
         _update(work, scalars, in_blocks=False)
 
 
@@ -130,7 +129,7 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
         if isinstance(value, Tensor) or value != scalars[name]:  # tensors are not compared: that would read them
             _fill(work.scalars[name], value)
             changed[name] = value
-    h, f = convert_for_lists(work.hyper, factors, work.columns["p"][0])
+    h, f = convert_for_lists(work, factors)
     update, placement = work.algorithm.update, {} if work.algorithm.elementwise else {"placement": work.placement}
     if work.widening is None and not in_blocks:  # nearly always, and then without the calls for pieces
         update(h, f, **work.columns, **placement)
@@ -166,8 +165,8 @@ def start_step(work: Work) -> tuple[Factors, Factors, Any]:
 
     Returns the hyperparameters and the factors in the form for lists, and the piece that the caller then updates.
     """
-    hyper = convert_for_factors(work, read_on_host=True)
+    work = convert_for_factors(work, read_on_host=True)
     _count_step(work)
-    h, f = convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
+    h, f = convert_for_lists(work, work.algorithm.factors(work.hyper, {}))
     [piece] = pieces(work, in_blocks=False)
     return h, f, piece

@@ -20,8 +20,7 @@ from .work import Factors, Work
 class Kernel(NamedTuple):
     """One of torch's kernels."""
 
-    # Whether it supports a work. The answer may depend only on the kinds of the tensors, the types of the
-    # hyperparameters, and which of them are 0 or False: a prepared step asks only once.
+    # Whether it supports a work. The answer may depend only on the kind of the step (defined in __init__.py).
     supports: Callable[[Work], bool]
     # Its arguments are the hyperparameters, the step counts with this step counted, and the columns by name.
     step: Callable[..., None]

@@ -1,15 +1,15 @@
-"""A prepared step: it keeps what the kinds of tensors and hyperparameters decide, for all steps with these kinds.
+"""A prepared step: it keeps what the kind of a step decides (defined in __init__.py), for all steps of this kind.
 
-The kinds decide which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares
-them, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
+The kind decides which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares the
+kind, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
 as it was prepared. Otherwise it is planned from the start (stepper.py), and a later step is prepared again.
 
 A prepared step has no tensors, and no views of tensors: it finds parameters, gradients and states where they are now.
-The kinds that it compares:
+Three objects compare the kind:
 
-* of parameters and states: the keeper compares them in each step, and counts their changes (state/keeper.py);
-* of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides;
-* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False.
+* of parameters and states: the keeper, in each step. It counts their changes (state/keeper.py);
+* of gradients: `PreparedStep.gradient_guards`;
+* of groups, and which parameters have a gradient: `PreparedGroup.make_work`.
 
 These steps are not prepared, but planned each time:
 

@@ -37,7 +37,8 @@ from .gather import gather
 from .stepper import Stepper
 from .work import Factors, RoundAsState, Work
 
-# The averages of weights inside of their `swapped()`: the parameters currently hold the average.
+# The averages that are inside of `WeightAverage.swapped()`, which adds and removes them. Their parameters hold the
+# average at present, so `_check_not_swapped` below refuses to read master weights.
 swapped_averages: list[Optimizer] = []
 
 COMMON: dict[str, Rule] = {"lr": NON_NEGATIVE, "weight_decay": NON_NEGATIVE, "maximize": SWITCH}
@@ -89,30 +90,25 @@ class RuleOptimizer(NewStateOptimizer):
         super().__setstate__(state)
         self._stepper = Stepper()
 
-    # The methods of a subclass
+    # The methods of a subclass: the plan of a step. Names and answers may depend only on the kind of the step, which is
+    # defined in __init__.py.
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        """The first values of the states that are one number for each parameter, by name.
-
-        The names may depend only on the types of the hyperparameters and on which of them are 0 or False: a prepared
-        step asks only once. The same holds for `tensor_states` and `advances_count`.
-        """
+        """The first values of the states that are one number for each parameter, by name."""
         return {STEP: 0.0} if self.counts_steps else {}
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
-        Stochastic rounding uses the positions of the names: each state has different noise. The names may depend only
-        on the parameter's kind, the types of the hyperparameters, and which of them are 0 or False.
+        Stochastic rounding uses the positions of the names: each state has different noise.
         """
         return self.states
 
     def advances_count(self, group: ParamGroup) -> bool:
-        """Whether a step advances a count that exists although neither the rule nor an option needs it.
-
-        The answer may depend only on the types of the hyperparameters and on which of them are 0 or False.
-        """
+        """Whether a step advances a count that exists although neither the rule nor an option needs it."""
         return True
+
+    # The methods of a subclass: the first values, and the rule
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, without the precision options: zeros. The optimizer does not change."""
