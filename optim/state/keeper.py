@@ -49,7 +49,7 @@ class StateKeeper:
         """Let the state follow all parameters, and return their states in order.
 
         If a parameter was moved or cast, its state is moved or cast with its values. If a parameter is new, or its
-        state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is a
+        state was cleared or had no values, the parameter gets its initial state. A different shape is a
         `ValueError`, and then nothing changes.
         """
         params, states = _parameters_and_states(optimizer)

@@ -12,7 +12,7 @@ After these, the host uses the old number until the state is loaded with `load_s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -21,14 +21,43 @@ from torch import Tensor
 
 from ..base.tensor_lists import Columns, Tensors
 
+NEVER_NOTED = (lambda: None, 0, None)  # stands for the entry of a count that has none: it is of no tensor
+
 
 class KnownCounts:
-    """The numbers of some counts."""
+    """The numbers of some counts. A step reads them, advances the counts of steps, and remembers other new values.
+
+    Each count has an entry by its id: a reference to the tensor (an id may be used again), the tensor's version after
+    the last write that the host knows, and the number, None if only the GPU has it. An entry is current if the tensor
+    and its version are the same.
+    """
 
     def __init__(self) -> None:
-        # By the id of a count: its tensor, its version at that moment, and the number, None if only the GPU has it.
-        self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
+        self._entries: dict[int, tuple[Callable[[], Tensor | None], int, float | None]] = {}
         self._captured: dict[int, ref[Tensor]] = {}
+
+    def read(self, columns: Columns) -> dict[str, list[float]] | None:
+        """The numbers in these columns of counts. None if only the GPU has one of them."""
+        numbers: dict[str, list[float]] = {}
+        for name, counts in columns.items():
+            known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
+            if known is None:
+                return None
+            numbers[name] = known
+        return numbers
+
+    def _read_column(self, counts: Tensors) -> list[float] | None:
+        """The number in each count on a GPU. If an entry is not current, all of them are read from the GPU."""
+        if self._captured and any(id(x) in self._captured and self._captured[id(x)]() is x for x in counts):
+            return None
+        entries = [self._entries.get(id(x), NEVER_NOTED) for x in counts]
+        pairs = zip(counts, entries)
+        if all([tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in pairs]):
+            known = [number for _, _, number in entries if number is not None]
+            return known if len(known) == len(entries) else None
+        numbers: list[float] = torch.stack(counts).tolist()
+        self._entries.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))
+        return numbers
 
     def advance(self, counts: Tensors, number: float) -> Any:
         """Add 1 to counts that are all at this number. Returns the new number, rounded to their dtype."""
@@ -45,35 +74,9 @@ class KnownCounts:
             return None
         has_number = value is not None and not isinstance(value, Tensor)
         number = torch.tensor(value, dtype=counts[0].dtype, device="cpu").item() if has_number else None
-        self._known.update((id(x), (ref(x), x._version, number)) for x in counts)
+        self._entries.update((id(x), (ref(x), x._version, number)) for x in counts)
         return number
 
     def mark_captured(self, counts: Iterable[Tensor]) -> None:
         """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
         self._captured.update((id(x), ref(x)) for x in counts)
-
-    def read(self, columns: Columns) -> dict[str, list[float]] | None:
-        """The numbers in these columns of counts. None if only the GPU has one of them."""
-        numbers: dict[str, list[float]] = {}
-        for name, counts in columns.items():
-            known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
-            if known is None:
-                return None
-            numbers[name] = known
-        return numbers
-
-    def _read_column(self, counts: Tensors) -> list[float] | None:
-        """The number in each count on a GPU. Counts that changed elsewhere are read from it."""
-        if self._captured and any(id(x) in self._captured and self._captured[id(x)]() is x for x in counts):
-            return None
-        try:
-            entries = [self._known[id(x)] for x in counts]
-            pairs = zip(counts, entries)
-            if all([tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in pairs]):
-                known = [number for _, _, number in entries if number is not None]
-                return known if len(known) == len(entries) else None
-        except KeyError:  # a count that was never remembered
-            pass
-        numbers: list[float] = torch.stack(counts).tolist()
-        self._known.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))
-        return numbers
