@@ -27,9 +27,9 @@ NEVER_NOTED = (lambda: None, 0, None)  # stands for the entry of a count that ha
 class KnownCounts:
     """The numbers of some counts. A step reads them, advances the counts of steps, and remembers other new values.
 
-    Each count has an entry by its id: a reference to the tensor (an id may be used again), the tensor's version after
-    the last write that the host knows, and the number, None if only the GPU has it. An entry is current if the tensor
-    and its version are the same.
+    Each count has an entry by its id, in three parts: a reference to the tensor (an id may be used again), its version
+    after the last write that the host knows, and the number. The number is None if only the GPU has it. An entry is
+    current if the tensor and its version are the same.
     """
 
     def __init__(self) -> None:
