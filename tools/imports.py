@@ -76,6 +76,12 @@ ON_PURPOSE = {
         "optim.config.names",
     ): "a YAML names the optimizers of `optim`",
     ("timesched.integrations.section", "optim"): "a config names an average of the weights",
+    # The optimizer calls these modules with itself as argument.
+    ("optim.state.keeper", "optim.state.optimizer"): "the type of an argument",
+    ("optim.state.checkpoint", "optim.state.optimizer"): "the type of an argument",
+    ("optim.state.step_wrapper", "optim.state.optimizer"): "the type of an argument",
+    ("optim.step.gather", "optim.step.rule_optimizer"): "the type of an argument",
+    ("optim.step.stepper", "optim.step.rule_optimizer"): "the type of an argument",
 }
 
 

@@ -21,7 +21,7 @@ from timesched.types import ParamGroup, StateDict
 from ..base.hyperparameters import all_parameters
 from ..base.sharding import distribution, local_shard, local_shards
 from ..state.checkpoint import parameter_names
-from ..state.optimizer import Optimizer, State, fill_state
+from ..state.optimizer import NewStateOptimizer, State
 from ..state.step_wrapper import makes_no_state
 from ..step.rule_optimizer import RuleOptimizer, swapped_averages
 from .share import GROUP_RULES, Timing
@@ -30,7 +30,7 @@ from .swapping import drop_gathered, persistent_buffers, present_shards, select_
 AVERAGE = "average"  # the key of the state
 
 
-class WeightAverage(Optimizer):
+class WeightAverage(NewStateOptimizer):
     """An average of weights over the time of a clock, for evaluation or export. Call `step()` after each batch.
 
     At each step:
@@ -140,8 +140,6 @@ class WeightAverage(Optimizer):
         states = [self.state.pop(buffer, {}) for buffer in self._buffer_group["params"]]
         self._buffer_group["params"] = present
         self.state.update(zip(present, states))
-
-    preinitialize = fill_state
 
     def new_state(self, p: Tensor, group: ParamGroup) -> State:
         return {AVERAGE: self._weights(p).to(_average_dtype(p), copy=True)}

@@ -35,7 +35,7 @@ def choose_algorithms(parameters: Sequence[NamedParameter], output_head: Sequenc
     Muon gets these parameters:
 
     * Linear, transformers' Conv1D (with `transposed`), and MultiheadAttention (with `split_sizes` for
-      `in_proj_weight`).
+      `in_proj_weight`, unless a rule has `num_heads`).
     * Convolutions (with `flatten`), except transposed and depthwise ones.
     * Parameters of 3 dimensions in a class `*Expert` or `*Experts` (with `transposed` if the class says so).
 
@@ -109,8 +109,8 @@ def _decide_by_module(parameter: NamedParameter) -> Decision:
     if _is_in_router(parameter):
         return Decision("adamw", "router")
     if issubclass(owner, nn.MultiheadAttention):
-        settings = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
-        return Decision("muon", owner.__name__, settings)
+        is_split_here = attribute == "in_proj_weight" and parameter.settings.get("num_heads") is None
+        return Decision("muon", owner.__name__, {"split_sizes": (shape[0] // 3,) * 3} if is_split_here else {})
     if _is_depthwise(parameter):
         return Decision("adamw", "depthwise convolution")
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):

@@ -348,6 +348,7 @@ class NorMuon(Muon):
 
     hyper = dict(Muon.hyper, beta2=FRACTION)
     states = ("momentum_buffer", "variance_neuron")
+    row_states = ("variance_neuron",)
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 Each file has one job. The first column says when it works:
 
-    optimizer.py     construction, a new group     checks the groups, and makes initial states from the methods of the
-                                                   subclass (`preinitialize`, or `new_state`)
+    optimizer.py     construction, a new group     checks the groups, and makes initial states by `preinitialize` (a
+                                                   user's class) or `new_state` (ours: `NewStateOptimizer`)
     step_wrapper.py  around each `step`            no gradients, torch's hooks; afterwards, no new state may exist
     keeper.py        before each step, save, load  lets the states follow parameters that were moved, cast or replaced
     checkpoint.py    a load                        reads a state dict completely, then writes it into the states

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from timesched.types import ParamGroup
+from timesched.types import ParamGroup, StateDict
 
 from ..base.hyperparameters import HYPERPARAMETERS, all_parameters, check_group, read_tags
 from ..base.scalar_states import STEP
@@ -29,11 +29,14 @@ from ..precision.options import REMAINDER, RULES, resolve_dtype
 from .keeper import State
 from .tensor_kinds import cast_invariants, describe_tensor
 
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
+
 # These keys say how a step runs. A state dict does not decide about them.
 EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
 
 
-def load(optimizer: Any, saved: Mapping[str, object]) -> None:
+def load(optimizer: Optimizer, saved: StateDict) -> None:
     """Write a state dict into an optimizer. If something differs, a `ValueError` names it and nothing has changed."""
     for key in ("state", "param_groups"):
         if key not in saved:
@@ -52,7 +55,7 @@ def load(optimizer: Any, saved: Mapping[str, object]) -> None:
                 state[key] = state[key].copy_(value) if isinstance(state[key], Tensor) else copy.deepcopy(value)
 
 
-def _read_groups(optimizer: Any, saved: Any) -> list[ParamGroup]:
+def _read_groups(optimizer: Optimizer, saved: Any) -> list[ParamGroup]:
     """The values that each group gets."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
     if len(saved) != len(groups):
@@ -79,7 +82,7 @@ def parameter_names(groups: Any) -> list[Any]:
     return [number if isinstance(number, str) else name for number, name in pairs]
 
 
-def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
+def _read_group(optimizer: Optimizer, group: ParamGroup, saved_group: ParamGroup, where: str) -> dict[str, Any]:
     """The values that a group gets from the group of the state dict."""
     values = {key: value for key, value in saved_group.items() if key != "params" and key not in EXECUTION}
     if len(saved_group.get("params", ())) != len(group["params"]):
@@ -95,7 +98,7 @@ def _read_group(optimizer: Any, group: ParamGroup, saved_group: ParamGroup, wher
     return {key: _convert_like(group.get(key), value) for key, value in values.items()}
 
 
-def _check_group_values(optimizer: Any, group: ParamGroup, values: ParamGroup, where: str) -> None:
+def _check_group_values(optimizer: Optimizer, group: ParamGroup, values: ParamGroup, where: str) -> None:
     """Raise `ValueError` if a group or its parameters cannot have these values."""
     name, algorithm = type(optimizer).__name__, optimizer.algorithm_of(group)
     lacking = [key for key in algorithm.hyper if key not in values and key not in algorithm.may_be_missing]
@@ -116,7 +119,7 @@ def _check_group_values(optimizer: Any, group: ParamGroup, values: ParamGroup, w
             )
 
 
-def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
+def _read_states(optimizer: Optimizer, saved: StateDict, new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
     name, numbers = type(optimizer).__name__, all_parameters(saved["param_groups"])
     for number in set(saved["state"]).difference(numbers):
@@ -137,7 +140,7 @@ def _read_states(optimizer: Any, saved: Mapping[str, Any], new_groups: list[Para
 
 
 def _read_state(
-    optimizer: Any, saved_state: State | None, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
+    optimizer: Optimizer, saved_state: State | None, p: Tensor, group: ParamGroup, new_group: ParamGroup, where: str
 ) -> State:
     """The values that the state of one parameter gets, checked against the state that it has."""
     state = optimizer.state[p]

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Container, Iterable, Mapping
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from ..base.hyperparameters import all_parameters
 from ..base.sharding import remember_dtensor
 from ..precision.options import REMAINDER
 from .tensor_kinds import cast_invariants, describe_tensor, make_guards, tensor_kind
+
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
 
 State = dict[str, Any]
 
@@ -42,11 +45,11 @@ class StateKeeper:
     def __getstate__(self) -> StateDict:
         return {**self.__dict__, "_guards": None}  # guards can neither be copied nor pickled
 
-    def follow(self, optimizer: Any) -> list[State]:
+    def follow(self, optimizer: Optimizer) -> list[State]:
         """Let the state follow all parameters, and return their states in order.
 
         If a parameter was moved or cast, its state is moved or cast with its values. If a parameter is new, or its
-        state was cleared or had no values, the parameter gets the state of `preinitialize()`. A different shape is a
+        state was cleared or had no values, the parameter gets its initial state. A different shape is a
         `ValueError`, and then nothing changes.
         """
         params, states = _parameters_and_states(optimizer)
@@ -59,7 +62,7 @@ class StateKeeper:
         self._follow_changes(optimizer)
         return _parameters_and_states(optimizer)[1]
 
-    def _follow_changes(self, optimizer: Any) -> None:
+    def _follow_changes(self, optimizer: Optimizer) -> None:
         """Let the state follow all parameters after a kind has changed."""
         class_name = type(optimizer).__name__
         places = _parameter_places(optimizer)
@@ -83,7 +86,7 @@ class StateKeeper:
         moved = {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, place) for p, place in changed.items()}
         self.keep(optimizer, moved)
 
-    def reset(self, optimizer: Any, params: Tensor | Iterable[Tensor] | None) -> None:
+    def reset(self, optimizer: Optimizer, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""
         places = _parameter_places(optimizer)
         chosen = {params} if isinstance(params, Tensor) else set(places if params is None else params)
@@ -100,7 +103,7 @@ class StateKeeper:
                     states[p] = {k: state[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}
         self.keep(optimizer, states)
 
-    def check_no_new_state(self, optimizer: Any) -> None:
+    def check_no_new_state(self, optimizer: Optimizer) -> None:
         """Raise `RuntimeError` if a step has created state."""
         for p, state in optimizer.state.items():
             known = self._kinds[p][1] if p in self._kinds else {}
@@ -112,7 +115,7 @@ class StateKeeper:
                     f"{tuple(getattr(p, 'shape', ()))} was not created in preinitialize(). Create {names} there."
                 )
 
-    def keep(self, optimizer: Any, states: Mapping[Tensor, State]) -> None:
+    def keep(self, optimizer: Optimizer, states: Mapping[Tensor, State]) -> None:
         """Put these states in place, drop the state of parameters that are gone, and keep the kinds of all tensors."""
         optimizer.state.update(states)
         params = set(all_parameters(optimizer.param_groups))
@@ -133,7 +136,7 @@ def _state_kinds(p: Tensor, state: State) -> tuple[Any, dict[str, Any]]:
     return tensor_kind(p), {name: tensor_kind(x) for name, x in state.items()}
 
 
-def _parameter_places(optimizer: Any) -> dict[Tensor, str]:
+def _parameter_places(optimizer: Optimizer) -> dict[Tensor, str]:
     """The place of each parameter, for messages. Raises `ValueError` for a parameter that the groups have twice."""
     places: dict[Tensor, str] = {}
     for i, group in enumerate(optimizer.param_groups):
@@ -147,17 +150,14 @@ def _parameter_places(optimizer: Any) -> dict[Tensor, str]:
     return places
 
 
-def _select_groups(optimizer: Any, chosen: Container[Tensor]) -> list[ParamGroup]:
+def _select_groups(optimizer: Optimizer, chosen: Container[Tensor]) -> list[ParamGroup]:
     """The groups of an optimizer that have some of the chosen parameters, reduced to these parameters."""
-    groups = []
-    for group in optimizer.param_groups:
-        params = [p for p in group["params"] if p in chosen]
-        if params:
-            groups.append({**group, "params": params})
-    return groups
+    groups = optimizer.param_groups
+    reduced = [{**group, "params": list(filter(chosen.__contains__, group["params"]))} for group in groups]
+    return [group for group in reduced if group["params"]]
 
 
-def _parameters_and_states(optimizer: Any) -> tuple[list[Tensor], list[Any]]:
+def _parameters_and_states(optimizer: Optimizer) -> tuple[list[Tensor], list[Any]]:
     """All parameters, and their states in the same order. A parameter without state has None."""
     params = [p for group in optimizer.param_groups for p in group["params"]]  # in each step: without a call
     states = optimizer.state

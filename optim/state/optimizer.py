@@ -96,16 +96,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = wrap_step(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
-    # The methods of a subclass: the state, in one of two ways. A user's class defines `preinitialize`. The classes here
-    # define `new_state`, and have `preinitialize = fill_state`.
+    # The methods of a subclass: the state
 
     @abstractmethod
     def preinitialize(self) -> None:
         """Fill `self.state` for each parameter of `self.param_groups`. Only this method may create state."""
-
-    def new_state(self, p: Tensor, group: ParamGroup) -> State:
-        """The initial state of a parameter, in new tensors. `fill_state` calls it."""
-        raise NotImplementedError
 
     # The methods of a subclass: the step, and what it accepts
 
@@ -153,9 +148,21 @@ class Optimizer(torch.optim.Optimizer, ABC):
     # State, and groups that come later
 
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
-        """The initial state of the parameters of some groups, in new tensors. The optimizer does not change."""
-        has_new_state = type(self).preinitialize is fill_state
-        return new_states(self, groups) if has_new_state else _run_preinitialize(self, groups)
+        """The initial state of the parameters of some groups, in new tensors. The optimizer does not change.
+
+        `preinitialize()` reads `param_groups` and fills `state`. So it runs while the optimizer has only these groups.
+        """
+        previous = self.param_groups, self.state
+        self.param_groups, self.state = groups, defaultdict(dict)
+        try:
+            self.preinitialize()
+            for p in all_parameters(groups):
+                state = self.state[p]  # an entry also without state, so that a checkpoint names all parameters
+                if self.enable_global_step:
+                    state.setdefault(STEP, scalar_state(p))
+            return dict(self.state)
+        finally:
+            self.param_groups, self.state = previous
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Reset the state of these parameters, or of all parameters, to the state at construction.
@@ -328,8 +335,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Call `fn` with each state value. A result that is not None replaces the value."""
         for state in self.state.values():
             for name, value in state.items():
-                result = fn(value)
-                if result is not None:
+                if (result := fn(value)) is not None:
                     state[name] = result
 
     def apply(self, fn: Callable[[object], object]) -> Optimizer:
@@ -359,30 +365,21 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return handle
 
 
-def new_states(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
-    """The initial state of the parameters of some groups, of a class that defines `new_state`."""
-    return {p: optimizer.new_state(p, group) for group in groups for p in group["params"]}
+class NewStateOptimizer(Optimizer):
+    """The base class of the optimizers here. A subclass creates the state of one parameter in `new_state`.
 
-
-def fill_state(optimizer: Optimizer) -> None:
-    """Fill `optimizer.state` for all parameters: the `preinitialize` of a class that defines `new_state`."""
-    optimizer.state.update(new_states(optimizer, optimizer.param_groups))
-
-
-def _run_preinitialize(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[Tensor, State]:
-    """The initial state of the parameters of some groups, of a user's class with its own `preinitialize()`.
-
-    Only users' classes need this. `preinitialize()` reads `param_groups` and fills `state`, so it runs while the
-    optimizer has only these groups.
+    A user's subclass of such an optimizer may still define `preinitialize`, which first calls this one.
     """
-    previous = optimizer.param_groups, optimizer.state
-    optimizer.param_groups, optimizer.state = groups, defaultdict(dict)
-    try:
-        optimizer.preinitialize()
-        for p in all_parameters(groups):
-            state = optimizer.state[p]  # an entry also without state, so that a checkpoint names all parameters
-            if optimizer.enable_global_step:
-                state.setdefault(STEP, scalar_state(p))
-        return dict(optimizer.state)
-    finally:
-        optimizer.param_groups, optimizer.state = previous
+
+    @abstractmethod
+    def new_state(self, p: Tensor, group: ParamGroup) -> State:
+        """The initial state of a parameter, in new tensors."""
+
+    def preinitialize(self) -> None:
+        for group in self.param_groups:
+            self.state.update((p, self.new_state(p, group)) for p in group["params"])
+
+    def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
+        if type(self).preinitialize is not NewStateOptimizer.preinitialize:  # a user's subclass adds states
+            return super().initial_states(groups)
+        return {p: self.new_state(p, group) for group in groups for p in group["params"]}

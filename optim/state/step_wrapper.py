@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.optim.optimizer as torch_optimizer
+
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
 
 StepMethod = TypeVar("StepMethod", bound=Callable[..., Any])
 
@@ -27,7 +30,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
         step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
 
     @functools.wraps(step)
-    def wrapper(self: Any, *args: object, **kwargs: object) -> Any:
+    def wrapper(self: Optimizer, *args: object, **kwargs: object) -> Any:
         if torch.compiler.is_compiling() or self._is_stepping:  # in a graph, or called by the step of a subclass
             with torch.no_grad():
                 return step(self, *args, **kwargs)
@@ -46,7 +49,7 @@ def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _step_between_hooks(optimizer: Any, step: StepMethod, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+def _step_between_hooks(optimizer: Optimizer, step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """A step between the hooks of torch's optimizers. A hook before the step may replace its arguments."""
     for hook in (*torch_optimizer._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values()):
         result = hook(optimizer, (optimizer, *args), kwargs)

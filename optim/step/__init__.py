@@ -20,4 +20,14 @@ The four kinds of a step, and the modules that it uses after `RuleOptimizer.step
     prepared                     stepper ──► prepared ──► execution: `step_on_route`
 
 (In `step_shared`, Muon steps the matrices that ranks share.) Most steps are prepared.
+
+A plan depends only on the kind of the step. The kind is:
+
+* of each parameter, state and gradient: its class, dtype, device, shape and strides; which parameters have a gradient;
+* of each group: its keys, the types of its hyperparameters, and which of them are 0 or False.
+
+prepared.py runs a plan again as long as the kind is the same. So nothing that makes a plan may ask for another value:
+`choose_routes`, `Kernel.supports`, and the rule's `scalar_states` (its names), `tensor_states` and `advances_count`. If
+one of them did, steps would run as planned for the previous value, without an error.
+tests/optim/test_prepared_steps.py compares prepared with planned steps.
 """

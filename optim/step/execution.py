@@ -41,8 +41,7 @@ def step_on_route(work: Work, route: Route, known_counts: KnownCounts) -> None:
 
 def _is_being_captured() -> bool:
     """Whether the current launches on the GPU are recorded as a CUDA graph."""
-    is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
-    return is_in_use and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
@@ -60,16 +59,18 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step with the scalar states as numbers. If the host does not know them all, a step on tensors."""
-    old_values = known_counts.read(work.scalars, work.algorithm.reads)
+    needed = {name: work.scalars[name] for name in work.algorithm.reads if name in work.scalars}
+    old_values = known_counts.read(needed)
     if old_values is None:  # only the GPU has them
         step_on_tensors([work])
-        for name in work.scalars.keys() & set(work.algorithm.reads):
-            known_counts.remember_computed(work.scalars[name])
+        for counts in needed.values():
+            known_counts.remember(counts, None)
         return
-    _count_step(work)  # this counts in the states; the numbers are counted below
     for equal_work, numbers in _split_by_numbers(work, old_values):
         if STEP in numbers:
-            numbers[STEP] = known_counts.remember(equal_work.scalars[STEP], numbers[STEP] + 1.0)
+            numbers[STEP] = known_counts.advance(equal_work.scalars[STEP], numbers[STEP])
+        else:
+            _count_step(equal_work)
         for name, value in _update(equal_work, numbers, in_blocks).items():
             known_counts.remember(equal_work.scalars[name], value)
 
@@ -88,11 +89,10 @@ def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
     for original in works:
-        work = _add_dimensions(original)._replace(hyper=convert_for_factors(original, read_on_host=False))
-        device = work.columns["p"][0].device
+        work = convert_for_factors(_add_dimensions(original), read_on_host=False)
         _count_step(work)
-        names = [name for name in work.algorithm.reads if name in work.scalars]
-        scalars = {name: torch.cat(work.scalars[name]).to(double_dtype(device)) for name in names}
+        needed = {name: work.scalars[name] for name in work.algorithm.reads if name in work.scalars}
+        scalars = {name: torch.cat(xs).to(double_dtype(xs[0].device)) for name, xs in needed.items()}
         _update(work, scalars, in_blocks=False)
 
 
@@ -129,7 +129,7 @@ def _update(work: Work, scalars: Factors, in_blocks: bool) -> Factors:
         if isinstance(value, Tensor) or value != scalars[name]:  # tensors are not compared: that would read them
             _fill(work.scalars[name], value)
             changed[name] = value
-    h, f = convert_for_lists(work.hyper, factors, work.columns["p"][0])
+    h, f = convert_for_lists(work, factors)
     update, placement = work.algorithm.update, {} if work.algorithm.elementwise else {"placement": work.placement}
     if work.widening is None and not in_blocks:  # nearly always, and then without the calls for pieces
         update(h, f, **work.columns, **placement)
@@ -165,8 +165,8 @@ def start_step(work: Work) -> tuple[Factors, Factors, Any]:
 
     Returns the hyperparameters and the factors in the form for lists, and the piece that the caller then updates.
     """
-    hyper = convert_for_factors(work, read_on_host=True)
+    work = convert_for_factors(work, read_on_host=True)
     _count_step(work)
-    h, f = convert_for_lists(hyper, work.algorithm.factors(hyper, {}), work.columns["p"][0])
+    h, f = convert_for_lists(work, work.algorithm.factors(work.hyper, {}))
     [piece] = pieces(work, in_blocks=False)
     return h, f, piece

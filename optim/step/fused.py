@@ -20,8 +20,7 @@ from .work import Factors, Work
 class Kernel(NamedTuple):
     """One of torch's kernels."""
 
-    # Whether it supports a work. The answer may depend only on the kinds of the tensors, the types of the
-    # hyperparameters, and which of them are 0 or False: a prepared step asks only once.
+    # Whether it supports a work. The answer may depend only on the kind of the step (defined in __init__.py).
     supports: Callable[[Work], bool]
     # Its arguments are the hyperparameters, the step counts with this step counted, and the columns by name.
     step: Callable[..., None]
@@ -44,7 +43,7 @@ def _supports_sgd(work: Work) -> bool:
 def _step_sgd(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
     numbers = {name: hyper[name] for name in ("momentum", "dampening", "nesterov")}
     # Without dampening, the first step from a buffer of zeros is the same as any other.
-    torch._fused_sgd_(p, g, momentum_buffer, **numbers, **_common_arguments(hyper), is_first_step=False)
+    torch._fused_sgd_(p, g, momentum_buffer, **numbers, **_arguments(hyper), is_first_step=False)
 
 
 def _supports_adam(work: Work) -> bool:
@@ -56,8 +55,7 @@ def _step_adam(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, **s
     moments = (states["exp_avg"], states["exp_avg_sq"], states.get("max_exp_avg_sq", ()))
     (beta1, beta2), eps, amsgrad = hyper["betas"], hyper["eps"], hyper["amsgrad"]
     step: Any = torch._fused_adamw_ if hyper["decoupled_weight_decay"] else torch._fused_adam_
-    arguments = _common_arguments(hyper)
-    step(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad, **arguments)
+    step(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=eps, amsgrad=amsgrad, **_arguments(hyper))
 
 
 def _supports_adagrad(work: Work) -> bool:
@@ -65,8 +63,7 @@ def _supports_adagrad(work: Work) -> bool:
 
 
 def _step_adagrad(hyper: Factors, step_counts: Tensors, p: Tensors, g: Tensors, sum: Tensors) -> None:
-    arguments = _common_arguments(hyper)
-    torch._fused_adagrad_(p, g, sum, step_counts, lr_decay=hyper["lr_decay"], eps=hyper["eps"], **arguments)
+    torch._fused_adagrad_(p, g, sum, step_counts, lr_decay=hyper["lr_decay"], eps=hyper["eps"], **_arguments(hyper))
 
 
 FUSED_SGD = Kernel(_supports_sgd, _step_sgd)
@@ -90,7 +87,7 @@ def _supports_kinds(work: Work) -> bool:
     return not p.is_cuda or _has_same_strides(work)
 
 
-def _common_arguments(hyper: Factors) -> dict[str, Any]:
+def _arguments(hyper: Factors) -> dict[str, Any]:
     """The arguments that all of these kernels share."""
     lr = hyper["lr"].float() if isinstance(hyper["lr"], Tensor) else hyper["lr"]
     return {"lr": lr, "weight_decay": hyper["weight_decay"], "maximize": hyper["maximize"]}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +20,11 @@ from ..precision.widened import make_widening
 from ..state.keeper import State
 from .work import Work
 
+if TYPE_CHECKING:
+    from .rule_optimizer import RuleOptimizer
 
-def gather(optimizer: Any) -> list[Work]:
+
+def gather(optimizer: RuleOptimizer) -> list[Work]:
     """The works of a step: the parameters with a gradient, by group, device, dtype and distribution."""
     works: list[Work] = []
     parameter_numbers: dict[Tensor, int] = {}  # for stochastic rounding
@@ -48,7 +51,7 @@ def _group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tens
 
 
 def _make_work(
-    optimizer: Any, algorithm: Any, group: ParamGroup, params: list[Tensor], parameter_numbers: Mapping[Tensor, int]
+    optimizer: RuleOptimizer, algorithm: Any, group: ParamGroup, params: Tensors, parameter_numbers: dict[Tensor, int]
 ) -> Work:
     """The work of some parameters of a group, with their gradients and states as they are."""
     hyper = {name: group[name] for name in algorithm.hyper}
@@ -65,7 +68,7 @@ def _make_work(
     return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=widening)
 
 
-def _select_states(optimizer: Any, group: ParamGroup, states: list[State], names: Sequence[str]) -> Columns:
+def _select_states(optimizer: RuleOptimizer, group: ParamGroup, states: list[State], names: Sequence[str]) -> Columns:
     """The states of these names. Each is a list with one tensor for each parameter.
 
     Raises `ValueError` for a state that the group needs after a change of its hyperparameters.
@@ -83,7 +86,7 @@ def _select_states(optimizer: Any, group: ParamGroup, states: list[State], names
     return columns
 
 
-def _check_state_fits(optimizer: Any, params: Tensors) -> None:
+def _check_state_fits(optimizer: RuleOptimizer, params: Tensors) -> None:
     """Raise `ValueError` for a parameter whose state does not fit it, since state cannot follow in a graph."""
     for p in params:
         if not optimizer._keeper.has_fitting_state(p, optimizer.state):

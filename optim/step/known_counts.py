@@ -12,69 +12,71 @@ After these, the host uses the old number until the state is loaded with `load_s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from timesched.maths.ops import host_scalar
-
 from ..base.tensor_lists import Columns, Tensors
+
+NEVER_NOTED = (lambda: None, 0, None)  # stands for the entry of a count that has none: it is of no tensor
 
 
 class KnownCounts:
-    """The numbers of some counts."""
+    """The numbers of some counts. A step reads them, advances the counts of steps, and remembers other new values.
+
+    Each count has an entry by its id, in three parts: a reference to the tensor (an id may be used again), its version
+    after the last write that the host knows, and the number. The number is None if only the GPU has it. An entry is
+    current if the tensor and its version are the same.
+    """
 
     def __init__(self) -> None:
-        # By the id of a count: its tensor, its version at that moment, and the number, None if only the GPU has it.
-        self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
+        self._entries: dict[int, tuple[Callable[[], Tensor | None], int, float | None]] = {}
         self._captured: dict[int, ref[Tensor]] = {}
 
-    def remember(self, counts: Tensors, value: Any) -> Any:
-        """Remember that all counts were set to this value. Returns it rounded to their dtype; a tensor is not read."""
-        if isinstance(value, Tensor):
-            self.remember_computed(counts)
-            return value
-        if counts[0].is_cpu:
-            return counts[0].item()
-        rounded: float = host_scalar(value, counts[0].dtype).item()
-        self._known.update((id(x), (ref(x), x._version, rounded)) for x in counts)
-        return rounded
+    def read(self, columns: Columns) -> dict[str, list[float]] | None:
+        """The numbers in these columns of counts. None if only the GPU has one of them."""
+        numbers: dict[str, list[float]] = {}
+        for name, counts in columns.items():
+            known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
+            if known is None:
+                return None
+            numbers[name] = known
+        return numbers
 
-    def remember_computed(self, counts: Iterable[Tensor]) -> None:
-        """Note that the GPU has computed the counts: the host does not know them, and must not read them every step."""
-        self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
+    def _read_column(self, counts: Tensors) -> list[float] | None:
+        """The number in each count on a GPU. If an entry is not current, all of them are read from the GPU."""
+        if self._captured and any(id(x) in self._captured and self._captured[id(x)]() is x for x in counts):
+            return None
+        entries = [self._entries.get(id(x), NEVER_NOTED) for x in counts]
+        pairs = zip(counts, entries)
+        if all([tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in pairs]):
+            known = [number for _, _, number in entries if number is not None]
+            return known if len(known) == len(entries) else None
+        numbers: list[float] = torch.stack(counts).tolist()
+        self._entries.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))
+        return numbers
+
+    def advance(self, counts: Tensors, number: float) -> Any:
+        """Add 1 to counts that are all at this number. Returns the new number, rounded to their dtype."""
+        torch._foreach_add_(counts, 1)
+        return counts[0].item() if counts[0].is_cpu else self.remember(counts, number + 1.0)
+
+    def remember(self, counts: Tensors, value: Any) -> float | None:
+        """Remember the number of counts that were just set to this value. Returns it, rounded to their dtype.
+
+        If the value is a tensor or None, only the GPU has the number, and later steps must not read it. Counts on the
+        CPU are not remembered, since each step reads them.
+        """
+        if counts[0].is_cpu:
+            return None
+        has_number = value is not None and not isinstance(value, Tensor)
+        number = torch.tensor(value, dtype=counts[0].dtype, device="cpu").item() if has_number else None
+        self._entries.update((id(x), (ref(x), x._version, number)) for x in counts)
+        return number
 
     def mark_captured(self, counts: Iterable[Tensor]) -> None:
         """Note that a CUDA graph captures the counts: each replay advances them, and the host does not notice."""
         self._captured.update((id(x), ref(x)) for x in counts)
-
-    def read(self, scalars: Columns, names: Iterable[str]) -> dict[str, list[float]] | None:
-        """The numbers in the columns with these names, as far as they exist; None if only the GPU has one of them."""
-        numbers: dict[str, list[float]] = {}
-        for name in names:
-            if name in scalars:
-                counts = scalars[name]
-                known = list(map(Tensor.item, counts)) if counts[0].is_cpu else self._read_column(counts)
-                if known is None:
-                    return None
-                numbers[name] = known
-        return numbers
-
-    def _read_column(self, counts: Tensors) -> list[float] | None:
-        """The number in each count on a GPU. Counts that changed elsewhere are read from it."""
-        if self._captured and any(id(x) in self._captured and self._captured[id(x)]() is x for x in counts):
-            return None
-        try:
-            entries = [self._known[id(x)] for x in counts]
-            pairs = zip(counts, entries)
-            if all([tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in pairs]):
-                known = [number for _, _, number in entries if number is not None]
-                return known if len(known) == len(entries) else None
-        except KeyError:  # a count that was never remembered
-            pass
-        numbers: list[float] = torch.stack(counts).tolist()
-        self._known.update((id(x), (ref(x), x._version, number)) for x, number in zip(counts, numbers))
-        return numbers

@@ -1,15 +1,15 @@
-"""A prepared step: it keeps what the kinds of tensors and hyperparameters decide, for all steps with these kinds.
+"""A prepared step: it keeps what the kind of a step decides (defined in __init__.py), for all steps of this kind.
 
-The kinds decide which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares
-them, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
+The kind decides which states a parameter has, whether torch has a kernel, and how the step runs. Each step compares the
+kind, which takes a few calls for a group. If nothing differs, the step takes the present tensors and numbers, and runs
 as it was prepared. Otherwise it is planned from the start (stepper.py), and a later step is prepared again.
 
 A prepared step has no tensors, and no views of tensors: it finds parameters, gradients and states where they are now.
-The kinds that it compares:
+Three objects compare the kind:
 
-* of parameters and states: the keeper compares them in each step, and counts their changes (state/keeper.py);
-* of gradients: which parameters have one, and their classes, dtypes, devices, shapes and strides;
-* of groups: the number of parameters, the keys, the types of the hyperparameters, and which of them are 0 or False.
+* of parameters and states: the keeper, in each step. It counts their changes (state/keeper.py);
+* of gradients: `PreparedStep.gradient_guards`;
+* of groups, and which parameters have a gradient: `PreparedGroup.make_work`.
 
 These steps are not prepared, but planned each time:
 
@@ -29,12 +29,10 @@ from timesched.types import ParamGroup
 
 from ..base.tensor_lists import Columns, select
 from ..precision.options import RULES
-from ..state.keeper import State
+from ..state.optimizer import Optimizer, State
 from ..state.tensor_kinds import make_guards
 from .routes import Part, Route
-from .work import Work
-
-PREPARED_TYPES = (float, int, tuple, type(None))  # the classes of hyperparameters in a prepared step; bool is an int
+from .work import NUMBERS, Work
 
 
 class PreparedGroup:
@@ -86,7 +84,7 @@ class PreparedStep(NamedTuple):
     changes: int  # of the kinds of parameters and states, up to the preparation: the keeper's count
     enable_global_step: bool  # the optimizer's attribute, which decides about the state `step`
 
-    def make_works(self, optimizer: Any, states: list[State]) -> list[Part] | None:
+    def make_works(self, optimizer: Optimizer, states: list[State]) -> list[Part] | None:
         """The works of a step with their routes, or None if a kind differs. `states`: of all parameters, in order."""
         param_groups = optimizer.param_groups
         if self.changes != optimizer._keeper.changes or len(self.groups) != len(param_groups):
@@ -107,7 +105,7 @@ class PreparedStep(NamedTuple):
         return parts if self.gradient_guards.check(*gradients) else None
 
 
-def prepare_step(optimizer: Any, parts: list[Part]) -> PreparedStep | None:
+def prepare_step(optimizer: Optimizer, parts: list[Part]) -> PreparedStep | None:
     """Prepare the steps after a planned step, which had these parts. None if a step like this is not prepared.
 
     Each group must have one part, with all of its parameters that have a gradient. The parts are in the groups' order.
@@ -117,7 +115,7 @@ def prepare_step(optimizer: Any, parts: list[Part]) -> PreparedStep | None:
     groups: list[PreparedGroup] = []
     gradients: list[Any] = []
     for group in optimizer.param_groups:
-        if not all(isinstance(x, PREPARED_TYPES) for x in _read_numbers(group, _number_names(group, algorithm))):
+        if not all(isinstance(x, tuple(NUMBERS)) for x in _read_numbers(group, _number_names(group, algorithm))):
             return None
         active = [p for p in group["params"] if p.grad is not None]
         if not active:

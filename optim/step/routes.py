@@ -12,8 +12,7 @@ The route says how execution.py steps the part:
 
 On the CPU, large parts are stepped in blocks (pieces.py).
 
-A prepared step keeps its routes. So parts and routes may depend only on the kinds that prepared.py compares: never on
-the values of tensors, nor on the values of hyperparameters, except on which of them are 0 or False.
+A prepared step keeps its routes, so parts and routes may depend only on the kind of the step (defined in __init__.py).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def choose_routes(work: Work) -> list[Part]:
     """Split a gathered work into parts, each with its route."""
     if work.columns["p"][0].device.type not in ("cpu", "cuda"):
         return [(work, Route(None, in_blocks=False, on_numbers=False))]
-    work = work._replace(hyper=convert_for_factors(work, read_on_host=True))
+    work = convert_for_factors(work, read_on_host=True)
     parts: list[Part] = []
     for layout_part, is_contiguous in _split_by_layout(work):
         in_blocks = is_contiguous and _needs_blocks(layout_part)

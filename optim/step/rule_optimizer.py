@@ -28,7 +28,7 @@ from ..base.tensor_lists import Tensors
 from ..precision import options as precision
 from ..precision.bits import join, split_
 from ..precision.options import OptimizerOptions as OptimizerOptions  # noqa: PLC0414  # likewise
-from ..state.optimizer import Optimizer, State, fill_state
+from ..state.optimizer import NewStateOptimizer, Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from ..state.tensor_kinds import cast_invariants, describe_tensor
 from .execution import step_on_tensors
@@ -37,13 +37,14 @@ from .gather import gather
 from .stepper import Stepper
 from .work import Factors, RoundAsState, Work
 
-# The averages of weights inside of their `swapped()`: the parameters currently hold the average.
+# The averages that are inside of `WeightAverage.swapped()`, which adds and removes them. Their parameters hold the
+# average at present, so `_check_not_swapped` below refuses to read master weights.
 swapped_averages: list[Optimizer] = []
 
 COMMON: dict[str, Rule] = {"lr": NON_NEGATIVE, "weight_decay": NON_NEGATIVE, "maximize": SWITCH}
 
 
-class RuleOptimizer(Optimizer):
+class RuleOptimizer(NewStateOptimizer):
     """An optimizer that is an update rule: a subclass defines the state and the rule.
 
     The rule is in two functions. `factors` computes the numbers of a step that are the same for all elements, such as
@@ -64,6 +65,7 @@ class RuleOptimizer(Optimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     counts_steps: ClassVar[bool] = True  # whether each parameter has the state `step`
     states: ClassVar[tuple[str, ...]] = ()  # the names of the states of elements, if no group switches one of them off
+    row_states: ClassVar[tuple[str, ...]] = ()  # those that have a number for each row, to which no precision applies
     decouples_weight_decay: ClassVar[bool] = False  # whether it is no L2 penalty, if no hyperparameter decides this
     fused: ClassVar[Kernel | None] = None  # torch's kernel for the whole step, where it supports the step
     prepares_steps: ClassVar[bool] = True  # False for a class that overrides `step_shared`
@@ -88,30 +90,25 @@ class RuleOptimizer(Optimizer):
         super().__setstate__(state)
         self._stepper = Stepper()
 
-    # The methods of a subclass
+    # The methods of a subclass: the plan of a step. Names and answers may depend only on the kind of the step, which is
+    # defined in __init__.py.
 
     def scalar_states(self, group: ParamGroup) -> dict[str, Any]:
-        """The first values of the states that are one number for each parameter, by name.
-
-        The names may depend only on the types of the hyperparameters and on which of them are 0 or False: a prepared
-        step asks only once. The same holds for `tensor_states` and `advances_count`.
-        """
+        """The first values of the states that are one number for each parameter, by name."""
         return {STEP: 0.0} if self.counts_steps else {}
 
     def tensor_states(self, group: ParamGroup, p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that belong to the elements, with None in place of a state that is switched off.
 
-        Stochastic rounding uses the positions of the names: each state has different noise. The names may depend only
-        on the parameter's kind, the types of the hyperparameters, and which of them are 0 or False.
+        Stochastic rounding uses the positions of the names: each state has different noise.
         """
         return self.states
 
     def advances_count(self, group: ParamGroup) -> bool:
-        """Whether a step advances a count that exists although neither the rule nor an option needs it.
-
-        The answer may depend only on the types of the hyperparameters and on which of them are 0 or False.
-        """
+        """Whether a step advances a count that exists although neither the rule nor an option needs it."""
         return True
+
+    # The methods of a subclass: the first values, and the rule
 
     def initial_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, without the precision options: zeros. The optimizer does not change."""
@@ -153,8 +150,6 @@ class RuleOptimizer(Optimizer):
 
     # The state
 
-    preinitialize = fill_state
-
     def initial_states(self, groups: list[ParamGroup]) -> dict[Tensor, State]:
         for group in groups:
             if group["params"]:
@@ -178,7 +173,7 @@ class RuleOptimizer(Optimizer):
         algorithm = self.algorithm_of(group)
         state: State = algorithm.initial_state(p, group)
         if precision.has_precision_option(group) or group.get("state_dtype"):
-            self._apply_precision_options(state, p, group)
+            self._apply_precision_options(algorithm, state, p, group)
         if STEP not in state and STEP in self._scalar_names(algorithm, group):
             state[STEP] = scalar_state(p)
         if p.is_cuda:
@@ -187,10 +182,10 @@ class RuleOptimizer(Optimizer):
                     self._stepper.known_counts.remember([state[name]], first)
         return state
 
-    def _apply_precision_options(self, state: State, p: Tensor, group: ParamGroup) -> None:
+    def _apply_precision_options(self, algorithm: Any, state: State, p: Tensor, group: ParamGroup) -> None:
         """Give a new state the dtypes of its group's precision options, and the remainder of a master weight."""
-        algorithm = self.algorithm_of(group)
-        names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        candidates = [name for name in algorithm.tensor_states(group, p) if name not in (None, *algorithm.row_states)]
+        names = [name for name in candidates if state[name].shape == p.shape]
         # All groups share the same options, which may name states that only other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         precision.check_precision(group, p, names, set(chain(*others)), type(self).__name__)

@@ -11,7 +11,7 @@ import types
 import warnings
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from .known_counts import KnownCounts
 from .prepared import PreparedStep, prepare_step
 from .routes import choose_routes
 from .work import Work
+
+if TYPE_CHECKING:
+    from .rule_optimizer import RuleOptimizer
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse. All tensors share small arrays of factors, so it would
 # compare every loop with every other. The loops of one tensor are still fused, and 150 tensors compile in 0.6 of the
@@ -43,7 +46,7 @@ class Stepper:
         self._unprepared_steps = 0  # in a row, up to now
         self._compiled: Callable[..., None] | None = None
 
-    def step(self, optimizer: Any) -> None:
+    def step(self, optimizer: RuleOptimizer) -> None:
         """Let the state follow its parameters, and do a step."""
         states = optimizer._keeper.follow(optimizer)
         parts = None if self._prepared is None else self._prepared.make_works(optimizer, states)
@@ -58,7 +61,7 @@ class Stepper:
         # it kept for a backward pass has changed.
         torch.autograd.graph.increment_version(params)
 
-    def _step_unprepared(self, optimizer: Any) -> list[Tensor]:
+    def _step_unprepared(self, optimizer: RuleOptimizer) -> list[Tensor]:
         """Plan a step and do it. Prepares the steps after it, and returns the parameters that were stepped."""
         params = all_parameters(optimizer.param_groups)
         active = [p for p in params if p.grad is not None]
@@ -78,7 +81,7 @@ class Stepper:
             self._prepared = prepare_step(optimizer, parts)
         return active
 
-    def compile(self, optimizer: Any, options: dict[str, Any]) -> None:
+    def compile(self, optimizer: RuleOptimizer, options: dict[str, Any]) -> None:
         """Compile the update of later steps with the options of `torch.compile`."""
         # Dynamo counts recompilations for each code object: one optimizer must not use up the limit of another.
         function = types.FunctionType(step_on_tensors.__code__.replace(), step_on_tensors.__globals__)
@@ -88,7 +91,7 @@ class Stepper:
         self._compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **options})
         self._prepared = None
 
-    def _step_compiled(self, optimizer: Any, works: list[Work]) -> bool:
+    def _step_compiled(self, optimizer: RuleOptimizer, works: list[Work]) -> bool:
         """Do the work in the compiled step. Returns False if there is none, or if torch compiles no more graphs."""
         if self._compiled is None:
             return False

@@ -2,14 +2,17 @@
 
 Its hyperparameters have three forms, one after the other:
 
-    ===================  ========================  =========================================================
-    form                 read by                   a hyperparameter is
-    ===================  ========================  =========================================================
-    as in the group      `gather` makes it         a number, or any tensor of one element
-    for factors          the rule's `factors`      a number, or a 0-dim tensor in double precision
-    for lists            the rule's `update`       a number, a 0-dim tensor in the dtype of the update, or a
-                                                   list of these with one for each parameter
-    ===================  ========================  =========================================================
+    ===============  ================================  ==============================================
+    form             where it is                       a hyperparameter is
+    ===============  ================================  ==============================================
+    as in the group  `hyper` of a gathered work        a number, or any tensor of one element
+    for factors      `hyper` of a work after           a number, or a 0-dim tensor in double precision
+                     `convert_for_factors`
+    for lists        the argument `h` of the rule's    a number, a 0-dim tensor in the dtype of the
+                     `update`: `convert_for_lists`     update, or a list with one for each parameter
+    ===============  ================================  ==============================================
+
+`choose_routes`, `step_on_tensors` and `start_step` convert for factors. Everything after them gets such a work.
 
 A hyperparameter may also be a tuple of these (`betas`), a switch, a text, a dtype or None. A prepared step has only
 numbers, switches and None, which have the same form everywhere.
@@ -40,7 +43,7 @@ class Work(NamedTuple):
     """
 
     algorithm: Any  # the class whose `factors` and `update` apply
-    hyper: Factors  # the hyperparameters by name: as in the group, or in the form for factors
+    hyper: Factors  # the hyperparameters by name: as in the group, or for factors after `convert_for_factors`
     columns: Columns
     scalars: Columns  # the states that are one number for each parameter
     placement: Placement | None = None  # the placement of distributed parameters
@@ -58,13 +61,13 @@ class Work(NamedTuple):
         return work
 
 
-def convert_for_factors(work: Work, read_on_host: bool) -> Factors:
-    """The hyperparameters in the form for `factors`: numbers, or 0-dim tensors in double precision on the device.
+def convert_for_factors(work: Work, read_on_host: bool) -> Work:
+    """Convert the hyperparameters to the form for factors: numbers, or 0-dim tensors in double precision on the device.
 
     With `read_on_host`, tensors on the CPU become numbers.
     """
     device = work.columns["p"][0].device
-    return {name: _number_or_tensor(value, device, read_on_host) for name, value in work.hyper.items()}
+    return work._replace(hyper={name: _number_or_tensor(x, device, read_on_host) for name, x in work.hyper.items()})
 
 
 def _number_or_tensor(value: Any, device: torch.device, read_on_host: bool) -> Any:
@@ -79,22 +82,22 @@ def double_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
-    """Hyperparameters and factors in the form for operations on lists: a number, a 0-dim tensor, or a list of these.
+def convert_for_lists(work: Work, factors: Factors) -> tuple[Factors, Factors]:
+    """Hyperparameters and factors in the form for lists: a number, a 0-dim tensor, or a list of these.
 
     Tensors get the dtype of the update. A tensor with an element for each parameter becomes a list. If a factor has the
     name of a hyperparameter, the hyperparameter is left out.
     """
-    both = {**hyper, **factors}
+    both = {**work.hyper, **factors}
     if NUMBERS.issuperset(map(type, both.values())):
-        return hyper, factors
+        return work.hyper, factors
     tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
     if tensors:
-        dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
+        dtype = torch.float64 if work.columns["p"][0].dtype == torch.float64 else torch.float32
         cast = [x.to(dtype) for x in tensors.values()]
         if torch.compiler.is_compiling():
             # Inductor keeps one array. Without the array, every element would compute the factors again.
             parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
             cast = [part.view(x.shape) for part, x in zip(parts, cast)]
         both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
-    return {name: both[name] for name in hyper if name not in factors}, {name: both[name] for name in factors}
+    return {name: both[name] for name in work.hyper if name not in factors}, {name: both[name] for name in factors}

@@ -332,6 +332,14 @@ def test_dtypes_of_states_that_one_algorithm_has(kind):
             hybrid(kind, torch.bfloat16, stochastic_rounding=True, state_dtype={name: torch.bfloat16})
 
 
+def test_a_number_for_each_row_stays_in_float32():
+    """Also for a matrix with one column, where the second moments have the shape of the parameter."""
+    for shape in ((8, 1), (8, 2)):
+        optimizer = NorMuon([Parameter(torch.zeros(shape))], state_dtype="bfloat16")
+        dtypes = {name: x.dtype for state in optimizer.state.values() for name, x in state.items()}
+        assert dtypes == {"momentum_buffer": torch.bfloat16, "variance_neuron": torch.float32}
+
+
 def test_a_group_that_is_added_later():
     optimizer = Muon([Parameter(torch.ones(2, 2))], adamw={"lr": 0.5})
     optimizer.add_param_group({"params": [Parameter(torch.ones(3))], "algorithm": "adamw"})

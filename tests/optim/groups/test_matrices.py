@@ -248,8 +248,10 @@ def test_rules_win():
     rules = [{"params": "mlp.0*", "algorithm": "lion"}, {"params": "position.weight", "algorithm": "muon", "lr": 0.5}]
     found = algorithms(Sequence(), rules=rules)
     assert found["mlp.0.weight"] == found["mlp.0.bias"] == "lion" and found["position.weight"] == "muon"
-    rules = [{"params": "attention.in_proj_weight", "split_sizes": None, "num_heads": 6}]
-    assert settings(Sequence(), "num_heads", rules=rules) == {"attention.in_proj_weight": 6}
+    for rule in ({"split_sizes": None, "num_heads": 6}, {"num_heads": 6}):
+        rules = [{"params": "attention.in_proj_weight", **rule}]
+        assert settings(Sequence(), "num_heads", rules=rules) == {"attention.in_proj_weight": 6}
+        assert settings(Sequence(), "split_sizes", rules=rules) == {}
     rules = [{"params": "head.weight", "algorithm": "muon"}]
     assert algorithms(Sequence(), rules=rules)["head.weight"] == "muon"
     assert settings(Sequence(), "tags", rules=rules)["head.weight"] == ["muon"]
