@@ -216,7 +216,12 @@ REFUSED = [
     (lambda: OfAnotherInterval(Task()), {}, ValueError, "configure_optimizers: the scheduler must"),
     (lambda: line(count=len), {}, TypeError, r"count\(batch\)=1: it may have 'samples'"),
     (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, "one clock counts for all optimizers"),
-    (lambda: TwoOptimizers(length=Time(260, "tok"), max_duration=Time(1, "ep")), {}, ValueError, "one clock counts for all"),
+    (
+        lambda: TwoOptimizers(length=Time(260, "tok"), max_duration=Time(1, "ep")),
+        {},
+        ValueError,
+        "one clock counts for all",
+    ),
 ]
 
 

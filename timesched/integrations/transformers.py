@@ -113,15 +113,9 @@ def schedule(
         )
     _warn_of_arguments(trainer.args, evaluate_averaged)
     options = RunOptions(
-        entries=make_bindings(entries),
-        max_duration=max_duration,
-        count=count,
-        tokens_per_sample=tokens_per_sample,
-        ssr=ssr,
-        on_change=on_change,
-        log=log,
-        average=average,
-    )
+        make_bindings(entries), max_duration=max_duration, tokens_per_sample=tokens_per_sample, ssr=ssr,
+        count=count, on_change=on_change, log=log, average=average,
+    )  # fmt: skip
     _CountingCallback(trainer, options).attach(evaluate_averaged)
 
 
@@ -227,6 +221,7 @@ class _CountingCallback(TrainerCallback):
         self.trainer, self.options = trainer, options
         self.loader: Any = None  # of the present run, for `create_scheduler`
         self.run: _RunSchedulers  # the present run, once `create_scheduler` has made it
+        self.last_values: dict[str, float] = {}  # with which the last batch ran, for the log
 
     def attach(self, evaluate_averaged: bool) -> None:
         """Replace methods of the Trainer, each of which gets the Trainer's own as `own`, and add the callback.
@@ -273,12 +268,9 @@ class _CountingCallback(TrainerCallback):
         """Make the clock of a run, with the conversion factors of its data loader."""
         clock = _TrainerClock(
             f"{num_training_steps}ba" if self.options.max_duration is None else self.options.max_duration,
-            batches_per_epoch=epoch.batches,
-            samples_per_batch=epoch.samples_per_batch,
-            tokens_per_sample=self.options.tokens_per_sample,
-            ssr=self.options.ssr,
-            process_group=False,
-        )
+            batches_per_epoch=epoch.batches, samples_per_batch=epoch.samples_per_batch,
+            tokens_per_sample=self.options.tokens_per_sample, ssr=self.options.ssr, process_group=False,
+        )  # fmt: skip
         clock.skips_data = not self.trainer.args.ignore_data_skip
         return clock
 
@@ -312,15 +304,14 @@ class _CountingCallback(TrainerCallback):
     def get_batch_samples(self, own: _Method, count: CountFunction, *arguments: object, **keywords: object) -> object:
         """Return the microbatches of a batch, and count them by the user's function."""
         microbatches, *rest = own(*arguments, **keywords)
-        self.run.user_counts = {}
+        self.run.user_counts = None
         for microbatch in microbatches:
             self.run.user_counts = add_microbatch(self.run.user_counts, count, microbatch)
         return microbatches, *rest
 
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, *_: object, **__: object) -> None:
         """Count a batch, between the step of the optimizer and the step of the scheduler."""
-        if self.options.log:
-            self.run.last_values = self.run.named_values()
+        self.last_values = self.run.named_values() if self.options.log else {}
         self.run.count_batch(args, state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -337,8 +328,8 @@ class _CountingCallback(TrainerCallback):
     ) -> None:
         """Add all scheduled values where the Trainer logs the learning rate, for later callbacks and the history."""
         if "learning_rate" in logs:
-            logs.update(self.run.last_values)
-            state.log_history[-1].update(self.run.last_values)
+            logs.update(self.last_values)
+            state.log_history[-1].update(self.last_values)
 
     def evaluate(self, own: _Method, *arguments: object, **keywords: object) -> object:
         """Evaluate the average in place of the weights, once the first training has made it."""
@@ -384,8 +375,7 @@ class _RunSchedulers(CountingSchedulers):
     epoch: Epoch  # of the data loader; `create_scheduler` sets it
     load_warnings: Sequence[warnings.WarningMessage] = ()  # of the last load
     trainer_tokens = 0  # that the Trainer had counted before the present batch
-    user_counts: Counts = {}  # of the present batch on this rank, by the function `count`
-    last_values: dict[str, float] = {}  # with which the last batch ran
+    user_counts: Counts | None = None  # of the present batch on this rank, by the function `count`, if there is one
 
     def begin(self, args: TrainingArguments, state: TrainerState) -> None:
         """Start with the Trainer's own counts, and with its position if no state of these schedules was loaded."""
@@ -403,7 +393,7 @@ class _RunSchedulers(CountingSchedulers):
             self.trainer_tokens = state.num_input_tokens_seen
         if self.clock.process_group and args.process_index > 0:  # the clock sums over ranks, and the first adds these
             counts = dict.fromkeys(counts, 0)
-        self.tick({**counts, **self.user_counts})
+        self.tick({**counts, **(self.user_counts or {})})
 
     def advice_for(self, counted: str) -> str:
         return (
