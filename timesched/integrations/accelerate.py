@@ -114,9 +114,13 @@ def schedule(
             f"accelerator.prepare() returned."
         )
     clock = Clock(
-        max_duration, batches_per_epoch=batches_per_epoch, samples_per_batch=samples_per_batch,
-        tokens_per_sample=tokens_per_sample, ssr=ssr, process_group=accelerator.num_processes > 1,
-    )  # fmt: skip
+        max_duration,
+        batches_per_epoch=batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        process_group=accelerator.num_processes > 1,
+    )
     weight_average = make_average(optimizer.optimizer, clock, average)
     scheduler = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, weight_average)
     scheduler.accelerator = accelerator

@@ -116,8 +116,12 @@ def schedule(
     check_average(evaluate_averaged, average)
     options = RunOptions(  # the other arguments are of this optimizer
         max_duration=str(max_duration) if isinstance(max_duration, Time) else max_duration,  # texts always compare
-        samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample, ssr=ssr, count=count, log=log,
-    )  # fmt: skip
+        samples_per_batch=samples_per_batch,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        count=count,
+        log=log,
+    )
     counting = _find_or_make_callback(module, options)
     weight_average = make_average(optimizer, counting.clock, average)
     schedulers = _CallbackSchedulers(optimizer, counting.clock, entries, on_change, weight_average)
@@ -402,9 +406,12 @@ def _make_clock(trainer: Trainer, module: LightningModule, options: RunOptions) 
         trainer.fit_loop.setup_data()
     clock = Clock(
         f"{_total_steps(trainer, module)}ba" if options.max_duration is None else options.max_duration,
-        batches_per_epoch=_batches_per_epoch(trainer), samples_per_batch=options.samples_per_batch,
-        tokens_per_sample=options.tokens_per_sample, ssr=options.ssr, process_group=trainer.world_size > 1,
-    )  # fmt: skip
+        batches_per_epoch=_batches_per_epoch(trainer),
+        samples_per_batch=options.samples_per_batch,
+        tokens_per_sample=options.tokens_per_sample,
+        ssr=options.ssr,
+        process_group=trainer.world_size > 1,
+    )
     if makes_loader and trainer.ckpt_path is not None:
         # The Trainer does not resume a loader that was made before it reads the checkpoint, and no public method drops
         # the loader.

@@ -114,9 +114,11 @@ class Schedules(LRSchedulersContainer):
         _check_inherited(config)
         self.clock = Clock(
             f"{training_steps}ba" if config.max_duration is None else config.max_duration,
-            batches_per_epoch=config.batches_per_epoch, samples_per_batch=config.samples_per_batch,
-            tokens_per_sample=config.tokens_per_sample, process_group=False,  # these are for all ranks
-        )  # fmt: skip
+            batches_per_epoch=config.batches_per_epoch,
+            samples_per_batch=config.samples_per_batch,
+            tokens_per_sample=config.tokens_per_sample,
+            process_group=False,  # the conversion factors are for all ranks
+        )
         self.on_change = config.on_change
         entries = make_bindings(make_list(config.entries))
         _prepare_clock(self.clock, entries)

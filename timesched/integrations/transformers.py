@@ -113,9 +113,15 @@ def schedule(
         )
     _warn_of_arguments(trainer.args, evaluate_averaged)
     options = RunOptions(
-        make_bindings(entries), max_duration=max_duration, tokens_per_sample=tokens_per_sample, ssr=ssr,
-        count=count, on_change=on_change, log=log, average=average,
-    )  # fmt: skip
+        make_bindings(entries),
+        max_duration=max_duration,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        count=count,
+        on_change=on_change,
+        log=log,
+        average=average,
+    )
     _CountingCallback(trainer, options).attach(evaluate_averaged)
 
 
@@ -268,9 +274,12 @@ class _CountingCallback(TrainerCallback):
         """Make the clock of a run, with the conversion factors of its data loader."""
         clock = _TrainerClock(
             f"{num_training_steps}ba" if self.options.max_duration is None else self.options.max_duration,
-            batches_per_epoch=epoch.batches, samples_per_batch=epoch.samples_per_batch,
-            tokens_per_sample=self.options.tokens_per_sample, ssr=self.options.ssr, process_group=False,
-        )  # fmt: skip
+            batches_per_epoch=epoch.batches,
+            samples_per_batch=epoch.samples_per_batch,
+            tokens_per_sample=self.options.tokens_per_sample,
+            ssr=self.options.ssr,
+            process_group=False,
+        )
         clock.skips_data = not self.trainer.args.ignore_data_skip
         return clock
 
