@@ -488,7 +488,7 @@ class Bound:
 
     def units(self) -> set[TimeUnit]:
         """The units that the schedules read on the clock. The units of a user's function are not known."""
-        return set() if self.clock is None else schedule_units(self.schedule, self.clock)
+        return set() if self.clock is None else schedule_units(self.schedule, self.clock, self.ssr)
 
 
 def _check_arguments(bound_class: type[Bound], optimizer: object, clock: object, on_change: str) -> None:

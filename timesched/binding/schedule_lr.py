@@ -273,11 +273,11 @@ def _check_units(schedule: object, clock: Clock, unit: TimeUnit) -> None:
 
     The units of a user's function are not known.
     """
-    converted = (TimeUnit.EPOCH,) if unit is TimeUnit.BATCH else (TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+    converted = {TimeUnit.EPOCH} if unit is TimeUnit.BATCH else {TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN}
     arguments = {read: f"schedule={schedule!r}" for read in schedule_units(schedule, clock)}
     arguments[clock.max_duration.unit] = f"max_duration={str(clock.max_duration)!r}"
     for read, argument in arguments.items():
-        if read in converted:
+        if read in converted | {TimeUnit.ITERATION}:  # which no conversion factor links to a step
             try:
                 clock.horizon.change(1, unit, read)
             except ValueError as error:

@@ -289,7 +289,7 @@ class Clock:
         count, counter = self._read_position(time, "before.time")
         self._check_counts(unit_of(counter))
         try:
-            return events.has_become_last_before(self._last_move, count, counter, self.horizon)
+            return events.has_become_last_before(self._last_move, count, counter, self)
         except ValueError as error:
             raise ValueError(
                 f"Clock.before.time={str(time)!r}: no conversion factor gives the {unit_of(counter).name.lower()}s of "
