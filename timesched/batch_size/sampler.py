@@ -132,7 +132,7 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
         """Do nothing: the epoch is the clock's."""
 
     def _batch_sizes(self, run: SimpleNamespace, world_size: int) -> Iterator[int]:
-        """The sizes of the batches, over all ranks, from the time of `run` to the end of its epoch. `run` counts them."""
+        """The sizes of the batches, over all ranks, from the time of a run to the end of its epoch. It counts them."""
         remaining = len(self.sampler) - run.timestamp.sample_in_epoch.value
         tokens_per_sample = run.horizon.tokens_per_sample or 0
         while remaining >= world_size:
@@ -165,7 +165,7 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
         check_divisor(self.sizes, world_size, f"BatchSizeSampler.world_size={world_size}")
 
     def _read_clock(self) -> SimpleNamespace:
-        """The clock's run, which counts ahead of it. Raises `ValueError` if the clock does not say which sizes follow."""
+        """A state to count ahead of the clock. Raises `ValueError` if the clock does not say which sizes follow."""
         state = self.clock() if callable(self.clock) else self.clock
         horizon, thresholds = Horizon.of(state), [threshold for threshold, _ in self.sizes.entries[1:]]
         if thresholds and horizon.batches_per_epoch is not None:
@@ -186,8 +186,8 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
                     f"the thresholds in samples."
                 )
         timestamp = Timestamp(**{name: getattr(state.timestamp, name) for name in _COUNTERS})
-        explicit_units = getattr(state, "_explicit_units", frozenset())
-        return SimpleNamespace(horizon=horizon, timestamp=timestamp, _explicit_units=explicit_units)
+        counted = getattr(state, "_explicit_units", ())  # also where the count is 0
+        return SimpleNamespace(horizon=horizon, timestamp=timestamp, _explicit_units=counted)
 
 
 def _epoch_start(timestamp: Timestamp) -> Timestamp:

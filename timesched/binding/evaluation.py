@@ -146,10 +146,10 @@ def _multiplier(schedule: object, function: Any, *arguments: object, **ratio: fl
 
 
 def schedule_units(schedule: object, clock: State, ssr: float | None = None) -> set[TimeUnit]:
-    """The units that the schedules read on a clock, whose ratio is `ssr` if it has none. The units of a user's function are not known.
+    """The units that the schedules read on a clock. The units of a user's function are not known.
 
-    A scheduler written for Composer is called once, and adds the units that it reads. On Composer's State they are not
-    known.
+    `ssr`: the ratio of a state that has none. A scheduler written for Composer is called once, and adds the units that
+    it reads. On Composer's State they are not known.
     """
     units: set[TimeUnit] = set()
     for item in read_schedules(schedule):
