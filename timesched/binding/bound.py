@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -27,7 +26,7 @@ from timesched.binding.cursor import StepCursor, make_cursor
 from timesched.binding.evaluation import Evaluator, describe_schedule, schedule_units
 from timesched.binding.groups import named_values, read_tags
 from timesched.binding.keys import Key, may_be_finite, require_count
-from timesched.binding.owner import Refusal, check_single_owner, find_owners, take_key
+from timesched.binding.owner import Refusal, check_single_owner, restore_initial_values, take_key
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
 from timesched.binding.target import GroupTarget, SelectedGroup
 from timesched.binding.warn import find_presumed_peak, make_jump_check
@@ -107,10 +106,7 @@ class Bound:
 
     def _begin(self) -> None:
         """Select the groups, write the first value, control the key. After an error no other scheduler is changed."""
-        # A load of the optimizer may have removed the initial values, which the earlier schedulers know.
-        for owner in find_owners(self.optimizer):
-            with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
-                owner._target.follow_groups()
+        restore_initial_values(self.optimizer)
         selection = self._target.extended_selection()
         presumed_peak = find_presumed_peak(self.optimizer, selection) if self.relative and self.key == "lr" else None
         value = self._value()
@@ -420,7 +416,7 @@ class Bound:
         if self.on_change == "same" and is_of_other_schedule(state, present, self.schedule):
             has_position = self.clock is None or "clock" in present
             check_same_values(state, self._state_at(moment), name, has_position)
-        return StateContents(moment, base_values)
+        return StateContents(moment, base_values if self.on_change == "same" else None)
 
     def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
@@ -432,13 +428,14 @@ class Bound:
         target, cursor = self._target, self._cursor
         steps, base_values = int(cursor.steps), target.base_values
         try:
-            if contents.base_values is not None and self.on_change == "same":
+            if contents.base_values is not None:
                 target.set_base_values(contents.base_values)
             cursor.load(contents.moment)
             if cursor.clock is None:
                 self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
         except BaseException:
-            # The clock went back by itself, and its schedulers wrote: this one with the base values of the state.
+            # The clock has moved back by itself, and its schedulers have written their values again. But this scheduler
+            # had the base values of the state then, so it writes once more.
             cursor.set_steps(steps)
             target.set_base_values(base_values)
             self.refresh()

@@ -6,6 +6,7 @@ A scheduler is a `Bound`. Its `refusal` says why it may not write, and is None i
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -34,6 +35,13 @@ def take_key(scheduler: Any) -> None:
     for other in earlier:
         if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(scheduler._target):
             other._release(Refusal.SUPERSEDED, scheduler._describe())  # each error names the present owner
+
+
+def restore_initial_values(optimizer: Optimizer) -> None:
+    """Write the initial values that a load of the optimizer has removed from its groups, and that the owners know."""
+    for owner in find_owners(optimizer):
+        with suppress(ValueError):  # groups that were replaced: the next step of that owner says it
+            owner._target.follow_groups()
 
 
 def check_single_owner(scheduler: Any) -> None:

@@ -143,7 +143,7 @@ class ScheduleLR(BoundLR):
 
     def _make_full_step(self, epoch: int | None, samples: Any, tokens: Any) -> None:
         """Count, and write the next learning rate, with all checks. After an error nothing is counted."""
-        self._check_arguments(epoch, samples, tokens)
+        self._check_step_arguments(epoch, samples, tokens)
         clock = self.clock
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
@@ -159,7 +159,7 @@ class ScheduleLR(BoundLR):
             raise
         self._timestamp = clock.timestamp
 
-    def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
+    def _check_step_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
         if epoch is not None and epoch != self.last_epoch + 1:
             name = type(self).__name__
@@ -263,11 +263,11 @@ def _check_units(schedule: object, clock: Clock, unit: TimeUnit) -> None:
 
     The units of a user's function are not known.
     """
-    converted = {TimeUnit.EPOCH} if unit is TimeUnit.BATCH else {TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN}
+    counted = {unit, TimeUnit.SECOND} | ({TimeUnit.SAMPLE, TimeUnit.TOKEN} if unit is TimeUnit.BATCH else set())
     arguments = {read: f"schedule={schedule!r}" for read in schedule_units(schedule, clock)}
     arguments[clock.max_duration.unit] = f"max_duration={str(clock.max_duration)!r}"
     for read, argument in arguments.items():
-        if read in converted | {TimeUnit.ITERATION}:  # which no conversion factor links to a step
+        if read not in counted:
             try:
                 clock.horizon.change(1, unit, read)
             except ValueError as error:

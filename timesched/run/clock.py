@@ -177,7 +177,7 @@ class Clock:
             self._listeners.warn_of_missing_step(timestamp.batch)
 
     def _measure_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
-        """The samples, tokens and microseconds of a batch on all ranks."""
+        """The samples, tokens and microseconds of a batch on all ranks. Notes of which units counts were given."""
         samples, tokens, microseconds = sum_over_ranks(self.process_group, samples, tokens, duration, elapsed)
         factors = self.horizon.conversion_factors
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
