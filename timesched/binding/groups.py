@@ -104,13 +104,14 @@ def learning_rate_factor(group: ParamGroup, group_name: str, keys: Iterable[str]
 
     Raises `ValueError` if it is not a finite number.
     """
-    key = next((key for key in keys if group.get(key) is not None), None)
-    if key is None:
-        return 1.0
-    factor = group[key]
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-        raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
-    return float(factor)
+    for key in keys:
+        factor = group.get(key)
+        if factor is None:
+            continue
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+            raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
+        return float(factor)
+    return 1.0
 
 
 def describe_tags(groups: Iterable[ParamGroup]) -> str:

@@ -43,8 +43,7 @@ def _next_batch_length(moment: Timestamp, counter: Counter, clock: Any) -> Exact
     horizon: Horizon = clock.horizon
     sizes = horizon.samples_per_batch
     if isinstance(sizes, BatchSizes) and unit_of(counter) is not TimeUnit.BATCH:
-        state = SimpleNamespace(horizon=horizon, timestamp=moment, _explicit_units=clock._explicit_units)
-        size = sizes.at(state)
+        size = sizes.at(SimpleNamespace(horizon=horizon, timestamp=moment, _explicit_units=clock._explicit_units))
         return horizon.change(size, TimeUnit.SAMPLE, counter)
     return horizon.change(1, TimeUnit.BATCH, counter)
 
