@@ -171,8 +171,7 @@ class Clock:
         timestamp = self.timestamp.after_batch(new_samples, new_tokens, microseconds, length)
         self._last_move = self._last_move[1], timestamp  # as `_move_to`, without its call
         self.timestamp = timestamp
-        self._last_tick_time = now
-        self._ticks_until_warning -= 1
+        self._last_tick_time, self._ticks_until_warning = now, self._ticks_until_warning - 1
         if self._ticks_until_warning == 0:
             self._listeners.warn_of_missing_step(timestamp.batch)
 
@@ -183,10 +182,9 @@ class Clock:
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._count_or_expected("samples", samples, batch_size, 1)
         batch_tokens = self._count_or_expected("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        if samples is not None and _SAMPLE not in self._explicit_units:  # so that few ticks make a new set
-            self._explicit_units |= {_SAMPLE}
-        if tokens is not None and _TOKEN not in self._explicit_units:
-            self._explicit_units |= {_TOKEN}
+        for unit, count in ((_SAMPLE, samples), (_TOKEN, tokens)):
+            if count is not None and unit not in self._explicit_units:  # so that few ticks make a new set
+                self._explicit_units |= {unit}
         return batch_samples or 0, batch_tokens or 0, microseconds
 
     def _count_or_expected(self, name: str, value: object, factor: Exact | None, base: int | None) -> int | None:
@@ -215,7 +213,9 @@ class Clock:
             elapsed = round((now - self._last_tick_time) * 1e6)
             _, _, microseconds = sum_over_ranks(self.process_group, None, None, None, elapsed)
             self._move_to(self.timestamp.to_next_epoch(microseconds * MICROSECOND))
-            self._last_tick_time = now
+            self._last_tick_time, self._ticks_until_warning = now, self._ticks_until_warning - 1
+            if self._ticks_until_warning == 0:
+                self._listeners.warn_of_missing_step(self.timestamp.batch)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
             self.tick()
