@@ -334,3 +334,13 @@ def test_a_scheduler_of_unknown_length_needs_a_run_to_be_drawn():
     with pytest.raises(ValueError, match="StepLR counts its own steps"):
         sources(scheduler)
     assert sources(scheduler, Horizon("20ba"))[0].horizon.max_duration == Time.from_batch(20)
+
+
+def test_the_ratio_of_a_state_that_has_none():
+    """`bind` gets it, and the picture and the units follow it."""
+    state = SimpleNamespace(timestamp=Timestamp(), max_duration="50ba", dataloader_len=None)
+    scheduler = bind(StepScheduler("20ba"), sgd(), state, ssr=0.5)
+    assert [source.marks() for source in sources(scheduler)] == [[("period", 10)]]
+    state.max_duration = "200ba"
+    schedule = CosineAnnealingWithWarmupScheduler("10ba", t_max="100ba")  # too short if the ratio is 1
+    assert bind(schedule, sgd(), state, ssr=2.0).units() == {TimeUnit.BATCH}

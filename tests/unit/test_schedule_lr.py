@@ -470,6 +470,8 @@ def test_steps_after_a_load_are_watched():
         (ValueError, "Linear", "1dur", {}, "max_duration"),
         (ValueError, "Linear", 8, {"unit": "sp"}, "ScheduleLR.unit='sp': a step counts a batch or an epoch"),
         (ValueError, "Linear", "3ep", {}, "='3ep': each step counts one batch. .* Pass batches_per_epoch=... to the"),
+        (ValueError, "Linear", "3iter", {}, "='3iter': each step counts one batch. .*no conversion factor"),
+        (ValueError, "Linear(t_max='3iter')", "8ep", {"unit": "ep"}, "t_max='3iter'.*: each step counts one epoch. "),
         (ValueError, "Linear", "8ba", {"unit": "ep"}, "='8ba': each step counts one epoch. .* Pass batches_per_epoch="),
         (ValueError, "Linear", "8sp", {"unit": "ep"}, "='8sp': .* batches_per_epoch=... and samples_per_batch=... to"),
         (ValueError, "Linear(t_max='500ba')", 8, {"unit": "ep"}, r"schedule=LinearScheduler\(.*Pass batches_per_epoch"),

@@ -44,6 +44,7 @@ READERS = {
     "bind": lambda run: bind_and_step(TOKENS, run),
     "an absolute-value scheduler": lambda run: LinearLR(sgd(), 1.0, 0.0, "100tok", clock=run).step(),
     "a batch size": lambda run: SIZES.at(run),
+    "a cooldown": lambda run: ConstantScheduler().cooldown(run, t_decay="100tok"),
 }
 
 
@@ -212,3 +213,11 @@ def test_a_schedule_in_tokens_continues_a_run_that_counted_none(make):
     with pytest.raises(ValueError, match="at batch 5, and nobody has counted its tokens"):
         new.load_state_dict(saved.state_dict())
     assert new.get_last_lr() == [1.0] and clock.timestamp.batch == 0
+
+
+def test_tokens_that_were_counted_as_0_are_known_ahead():
+    clock = Clock("1000tok", samples_per_batch=SIZES, tokens_per_sample=4)
+    clock.tick(samples=8, tokens=0)
+    assert not clock.before("500tok")
+    batches = BatchSizeSampler(range(80), SIZES, clock, rank=0, world_size=1)
+    assert [len(batch) for batch in batches] == [8, 8, 8, 8, 16, 16, 8]

@@ -105,13 +105,13 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world_size = self._read_ranks()
-        horizon, timestamp = self._read_clock()
+        run = self._read_clock()
         if self.from_epoch_start:
-            timestamp = _epoch_start(timestamp)
+            run.timestamp = _epoch_start(run.timestamp)
         if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(timestamp.epoch.value)
-        indices = islice(self.sampler, timestamp.sample_in_epoch.value, None)
-        return _read_parts(indices, self._batch_sizes(horizon, timestamp, world_size), rank, world_size)
+            self.sampler.set_epoch(run.timestamp.epoch.value)
+        indices = islice(self.sampler, run.timestamp.sample_in_epoch.value, None)
+        return _read_parts(indices, self._batch_sizes(run, world_size), rank, world_size)
 
     def num_batches(self) -> int:
         """The number of batches from the clock's time to the end of its epoch; 0 at the end.
@@ -119,7 +119,7 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
         Raises `ValueError` as iteration does.
         """
         _, world_size = self._read_ranks()
-        return sum(1 for _ in self._batch_sizes(*self._read_clock(), world_size))
+        return sum(1 for _ in self._batch_sizes(self._read_clock(), world_size))
 
     def __len__(self) -> int:
         raise TypeError(
@@ -130,20 +130,19 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: the epoch is the clock's."""
 
-    def _batch_sizes(self, horizon: Horizon, timestamp: Timestamp, world_size: int) -> Iterator[int]:
-        """The sizes of the batches, over all ranks, from a time to the end of its epoch."""
-        remaining = len(self.sampler) - timestamp.sample_in_epoch.value
-        tokens_per_sample = horizon.tokens_per_sample or 0
+    def _batch_sizes(self, run: SimpleNamespace, world_size: int) -> Iterator[int]:
+        """The sizes of the batches, over all ranks, from the time of a run to the end of its epoch. It counts them."""
+        remaining = len(self.sampler) - run.timestamp.sample_in_epoch.value
+        tokens_per_sample = run.horizon.tokens_per_sample or 0
         while remaining >= world_size:
-            size = self.sizes.at(SimpleNamespace(horizon=horizon, timestamp=timestamp))
+            size = self.sizes.at(run)
             if size > remaining:
                 if self.drop_last:
                     return
                 size = remaining - remaining % world_size
             yield size
             remaining -= size
-            tokens = size * tokens_per_sample
-            timestamp = timestamp.after_batch(size, tokens, 0)  # type: ignore[arg-type]  # a Fraction, if the factor is
+            run.timestamp = run.timestamp.after_batch(size, size * tokens_per_sample, 0)  # a Fraction, if the factor is
 
     def _read_ranks(self) -> tuple[int, int]:
         """The rank and the number of ranks, by the arguments or by torch.distributed."""
@@ -162,8 +161,8 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
             )
         check_divisor(self.sizes, world_size, f"BatchSizeSampler.world_size={world_size}")
 
-    def _read_clock(self) -> tuple[Horizon, Timestamp]:
-        """The horizon and the counters of the clock. Raises `ValueError` if they do not say which sizes follow."""
+    def _read_clock(self) -> SimpleNamespace:
+        """A state to count ahead of the clock. Raises `ValueError` if the clock does not say which sizes follow."""
         state = self.clock() if callable(self.clock) else self.clock
         horizon, thresholds = Horizon.of(state), [threshold for threshold, _ in self.sizes.entries[1:]]
         if thresholds and horizon.batches_per_epoch is not None:
@@ -183,7 +182,9 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
                     f"BatchSizeSampler.sizes: {threshold} is in seconds, which the sampler cannot count ahead. Write "
                     f"the thresholds in samples."
                 )
-        return horizon, Timestamp(**{name: getattr(state.timestamp, name) for name in _COUNTERS})
+        timestamp = Timestamp(**{name: getattr(state.timestamp, name) for name in _COUNTERS})
+        counted = getattr(state, "_explicit_units", ())  # also where the count is 0
+        return SimpleNamespace(horizon=horizon, timestamp=timestamp, _explicit_units=counted)
 
 
 def _epoch_start(timestamp: Timestamp) -> Timestamp:

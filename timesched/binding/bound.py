@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -27,7 +26,7 @@ from timesched.binding.cursor import StepCursor, make_cursor
 from timesched.binding.evaluation import Evaluator, describe_schedule, schedule_units
 from timesched.binding.groups import named_values, read_tags
 from timesched.binding.keys import Key, may_be_finite, require_count
-from timesched.binding.owner import Refusal, add_scheduler, find_owners
+from timesched.binding.owner import Refusal, check_single_owner, restore_initial_values, take_key
 from timesched.binding.saved import StateContents, are_close, check_same_values, check_saved_state, is_of_other_schedule
 from timesched.binding.target import GroupTarget, SelectedGroup
 from timesched.binding.warn import find_presumed_peak, make_jump_check
@@ -44,14 +43,14 @@ OnChange = Literal["same", "new"]
 # These methods run, in this order:
 #
 #     a scheduler is made             _begin            select the groups with the tags, and write the first value
-#                                     _take_ownership   control their key: earlier schedulers of it are released
+#                                     _take_ownership   control their key (owner.py): earlier schedulers are released
 #                                     _review_groups    a subclass may refuse the groups
 #     step(), or refresh()            catch_up          nothing, if the groups are the same dicts as before
 #                                     _write            write the present value
 #     the groups have changed:        catch_up          refuse if it may not write
 #       in a graph                      _check_graph         refuse what a graph cannot do
 #       new dicts, after a load         GroupTarget          follow the groups, if they have the same parameters
-#       groups were added               _add_new_groups      select those with the tags, as _begin does
+#       groups were added               _add_new_groups      select those with the tags, if they have no other owner
 #     load_state_dict(state)          read_state        refuse a state that does not fit, before anything is changed
 #                                     restore           set the base values and the steps, or the clock
 #                                     refresh           with a clock, the clock calls it on all its schedulers
@@ -107,10 +106,7 @@ class Bound:
 
     def _begin(self) -> None:
         """Select the groups, write the first value, control the key. After an error no other scheduler is changed."""
-        # A load of the optimizer may have removed the initial values, which the earlier schedulers know.
-        for owner in find_owners(self.optimizer):
-            with suppress(ValueError):  # groups that were replaced: the next step of that scheduler says it
-                owner._target.follow_groups()
+        restore_initial_values(self.optimizer)
         selection = self._target.extended_selection()
         presumed_peak = find_presumed_peak(self.optimizer, selection) if self.relative and self.key == "lr" else None
         value = self._value()
@@ -250,7 +246,7 @@ class Bound:
     def _add_new_groups(self) -> None:
         """Select the groups that were added to the optimizer after the scheduler was made, if any."""
         if self._target.has_new_groups():
-            self._check_single_owner()
+            check_single_owner(self)
             self._adopt(self._target.extended_selection(), self._value())
             self._review_groups()
             self._check_may_write()  # since a subclass may have refused the groups
@@ -260,16 +256,6 @@ class Bound:
         self._check_finite([selected.base_value * value for selected in selection])
         self._target.adopt(selection)
         self.hold_tensors()
-
-    def _check_single_owner(self) -> None:
-        """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
-        for other in find_owners(self.optimizer):
-            indices = set() if other is self else self._target.shared_indices(other._target)
-            if indices:
-                raise ValueError(
-                    f"key={self.key!r}: the new parameter group {min(indices)} has tags of two schedulers, "
-                    f"{self._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
-                )
 
     def _review_groups(self) -> None:
         """A subclass may refuse the groups that were selected, with `GroupTarget.refuse`."""
@@ -295,9 +281,7 @@ class Bound:
         """
         if self.refusal is not None:
             return
-        for other in add_scheduler(self):
-            if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(self._target):
-                other._release(Refusal.SUPERSEDED, self._describe())  # each error names the present owner
+        take_key(self)
         if isinstance(self.clock, Clock):
             self.clock._add_listener(self)
         self._review_groups()
@@ -432,7 +416,7 @@ class Bound:
         if self.on_change == "same" and is_of_other_schedule(state, present, self.schedule):
             has_position = self.clock is None or "clock" in present
             check_same_values(state, self._state_at(moment), name, has_position)
-        return StateContents(moment, base_values)
+        return StateContents(moment, base_values if self.on_change == "same" else None)
 
     def is_of(self, state: StateDict) -> bool:
         """Whether a saved state has the key and the tags of this scheduler."""
@@ -444,13 +428,14 @@ class Bound:
         target, cursor = self._target, self._cursor
         steps, base_values = int(cursor.steps), target.base_values
         try:
-            if contents.base_values is not None and self.on_change == "same":
+            if contents.base_values is not None:
                 target.set_base_values(contents.base_values)
             cursor.load(contents.moment)
             if cursor.clock is None:
                 self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
         except BaseException:
-            # The clock went back by itself, and its schedulers wrote: this one with the base values of the state.
+            # The clock has moved back by itself, and its schedulers have written their values again. But this scheduler
+            # had the base values of the state then, so it writes once more.
             cursor.set_steps(steps)
             target.set_base_values(base_values)
             self.refresh()
@@ -488,7 +473,7 @@ class Bound:
 
     def units(self) -> set[TimeUnit]:
         """The units that the schedules read on the clock. The units of a user's function are not known."""
-        return set() if self.clock is None else schedule_units(self.schedule, self.clock)
+        return set() if self.clock is None else schedule_units(self.schedule, self.clock, self.ssr)
 
 
 def _check_arguments(bound_class: type[Bound], optimizer: object, clock: object, on_change: str) -> None:

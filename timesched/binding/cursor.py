@@ -15,7 +15,6 @@ from timesched.binding.keys import require_count
 from timesched.maths.ops import host_scalar
 from timesched.run.clock import Clock
 from timesched.run.horizon import State
-from timesched.run.saved_clock import read_explicit_units
 from timesched.types import StateDict
 
 
@@ -85,9 +84,7 @@ class ClockCursor(StepCursor):
             raise ValueError(
                 f"{class_name}.clock={self.clock!r}: the state has no clock. Load it into a scheduler without a clock."
             )
-        cursor.clock = copy.copy(self.clock)
-        cursor.clock.timestamp = self.clock._read_state(state["clock"])
-        cursor.clock._explicit_units = read_explicit_units(state["clock"])
+        cursor.clock = self.clock._at_state(state["clock"])
         return cursor
 
     def load(self, moment: StepCursor) -> None:

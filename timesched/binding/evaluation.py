@@ -145,16 +145,16 @@ def _multiplier(schedule: object, function: Any, *arguments: object, **ratio: fl
 # The units of a schedule
 
 
-def schedule_units(schedule: object, clock: State) -> set[TimeUnit]:
+def schedule_units(schedule: object, clock: State, ssr: float | None = None) -> set[TimeUnit]:
     """The units that the schedules read on a clock. The units of a user's function are not known.
 
-    A scheduler written for Composer is called once, and adds the units that it reads. On Composer's State they are not
-    known.
+    `ssr`: the ratio of a state that has none. A scheduler written for Composer is called once, and adds the units that
+    it reads. On Composer's State they are not known.
     """
     units: set[TimeUnit] = set()
     for item in read_schedules(schedule):
         if isinstance(item, Schedule):
-            units.update(item.units(clock))
+            units.update(item.units(Horizon.of(clock, ssr)))
         elif is_composer_scheduler(item) and isinstance(clock, Clock):
             positional, keyword = pass_ratio(item, clock.ssr)
             _make_composer_function(item, units)(clock, *positional, **keyword)

@@ -99,20 +99,19 @@ def loses_learning_rate_factor(group: ParamGroup) -> bool:
     return has_learning_rate_factor(group) or group.get(APPLIED_FACTOR, 1.0) != 1.0
 
 
-def learning_rate_factor(group: ParamGroup, group_name: str) -> float:
-    """The learning-rate factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
-    for key in FACTOR_KEYS:
-        if group.get(key) is not None:
-            return read_factor(group, key, group_name)
+def learning_rate_factor(group: ParamGroup, group_name: str, keys: Iterable[str] = FACTOR_KEYS) -> float:
+    """The learning-rate factor of a group, under the first of the keys that it has; 1 if it has none of them.
+
+    Raises `ValueError` if it is not a finite number.
+    """
+    for key in keys:
+        factor = group.get(key)
+        if factor is None:
+            continue
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+            raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
+        return float(factor)
     return 1.0
-
-
-def read_factor(group: ParamGroup, key: str, group_name: str) -> float:
-    """The factor of a group under one of these keys. Raises `ValueError` if it is not a finite number."""
-    factor = group[key]
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-        raise ValueError(f"{key}={factor!r}: {group_name} needs a finite factor. Pass an int or a float.")
-    return float(factor)
 
 
 def describe_tags(groups: Iterable[ParamGroup]) -> str:

@@ -6,6 +6,7 @@ A scheduler is a `Bound`. Its `refusal` says why it may not write, and is None i
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -27,11 +28,31 @@ class Refusal(Enum):
 _schedulers: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-def add_scheduler(scheduler: Any) -> list[Any]:
-    """Note a scheduler as the last one of its optimizer. Returns the earlier schedulers that are alive."""
+def take_key(scheduler: Any) -> None:
+    """Make a scheduler the owner of its key. An earlier scheduler of the key in any of its groups writes no more."""
     earlier = [other for other in _living_schedulers(scheduler.optimizer) if other is not scheduler]
     _schedulers[scheduler.optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
-    return earlier
+    for other in earlier:
+        if other.refusal is not Refusal.UNBOUND and other._target.shared_indices(scheduler._target):
+            other._release(Refusal.SUPERSEDED, scheduler._describe())  # each error names the present owner
+
+
+def restore_initial_values(optimizer: Optimizer) -> None:
+    """Write the initial values that a load of the optimizer has removed from its groups, and that the owners know."""
+    for owner in find_owners(optimizer):
+        with suppress(ValueError):  # groups that were replaced: the next step of that owner says it
+            owner._target.follow_groups()
+
+
+def check_single_owner(scheduler: Any) -> None:
+    """Raise `ValueError` if a group that was added has the tags of this scheduler and of another owner of its key."""
+    for other in find_owners(scheduler.optimizer):
+        indices = set() if other is scheduler else scheduler._target.shared_indices(other._target)
+        if indices:
+            raise ValueError(
+                f"key={scheduler.key!r}: the new parameter group {min(indices)} has tags of two schedulers, "
+                f"{scheduler._describe()} and {other._describe()}. Give it tags of one of them, or unbind() one."
+            )
 
 
 def find_owners(optimizer: Optimizer) -> list[Any]:

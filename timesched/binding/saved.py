@@ -24,7 +24,7 @@ class StateContents(NamedTuple):
     """The contents of a saved state, after the checks of `Bound.read_state`."""
 
     moment: StepCursor  # a cursor at the moment of the save
-    base_values: list[float] | None  # if the schedule multiplies them
+    base_values: list[float] | None  # which replace the present base values; None if these stay
 
 
 def is_of_other_schedule(saved: StateDict, present: StateDict, schedule: object) -> bool:

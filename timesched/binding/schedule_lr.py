@@ -6,7 +6,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,8 +17,8 @@ from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.hints import argument_hint, arguments_of
 from timesched.reading import find_schedule, is_name, read_schedule
-from timesched.run.clock import TICKED, Clock, set_attributes
-from timesched.run.horizon import BatchSizes, ConversionFactor, Horizon
+from timesched.run.clock import Clock
+from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.run.saved_clock import epochs_after
 from timesched.schedulers.schedule import Schedule, ScheduleLike
 from timesched.time.timestamp import TOTALS, Timestamp
@@ -124,23 +123,19 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        clock, target, fast = self.clock, self._target, self._fast_step
-        timestamp, is_plain = clock.timestamp, epoch is samples is tokens is None
+        clock, target, fast, is_plain = self.clock, self._target, self._fast_step, epoch is samples is tokens is None
         if (  # a fast step: see below
             is_plain
             and fast is not None
-            and timestamp is self._timestamp
-            and clock.horizon is fast.horizon
+            and clock.timestamp is self._timestamp
             and clock._ticks_until_warning != 1
             and target.is_ready()
         ):
-            value = fast.function((timestamp._numbers[fast.count_index] + fast.batch_length,))
+            value = fast.function((clock.timestamp._numbers[fast.count_index] + fast.batch_length,))
             if target.write_floats(value):
-                now = monotonic()
-                microseconds = round((now - clock._last_tick_time) * 1e6)
-                clock._advance(timestamp.after_batch(fast.samples, fast.tokens, microseconds, fast.epoch_length), now)
-                self._timestamp = clock.timestamp
+                clock.tick()
                 self._cursor.steps += 1
+                self._timestamp = clock.timestamp
                 return
         self._make_full_step(epoch, samples, tokens)
         can_be_fast = is_plain and not self._counts_epochs and self._watch is None
@@ -148,11 +143,11 @@ class ScheduleLR(BoundLR):
 
     def _make_full_step(self, epoch: int | None, samples: Any, tokens: Any) -> None:
         """Count, and write the next learning rate, with all checks. After an error nothing is counted."""
-        self._check_arguments(epoch, samples, tokens)
+        self._check_step_arguments(epoch, samples, tokens)
         clock = self.clock
         if clock.timestamp is not self._timestamp and not self._has_warned_of_ticks:
             self._warn_of_ticks()
-        before = {name: getattr(clock, name) for name in TICKED}
+        before_tick = clock._before_tick()
         try:
             if self._counts_epochs:
                 clock._tick_epoch()
@@ -160,11 +155,11 @@ class ScheduleLR(BoundLR):
                 clock.tick(samples, tokens)
             super().step()
         except BaseException:
-            set_attributes(clock, before)
+            clock._set_attributes(before_tick)
             raise
         self._timestamp = clock.timestamp
 
-    def _check_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
+    def _check_step_arguments(self, epoch: int | None, samples: object, tokens: object) -> None:
         """Raise `ValueError` for an epoch that is not the next one, and for counts of a batch in a step of an epoch."""
         if epoch is not None and epoch != self.last_epoch + 1:
             name = type(self).__name__
@@ -201,14 +196,15 @@ class ScheduleLR(BoundLR):
 # The fast step
 #
 # A full step ticks the clock, catches up with the parameter groups, evaluates the schedule, checks the value and writes
-# it. A fast step does the same in `ScheduleLR.step` itself, in half of the time: 2.7 against 5.5 microseconds. Whether
-# a step is fast is asked at three moments:
+# it. A fast step evaluates the schedule one batch ahead, writes the value, and then ticks the clock, which cannot fail.
+# So nothing is ever undone, and the step takes half of the time. Whether a step is fast is asked at three moments:
 #
 #     after a full step     _make_fast_step             A step counts a batch with known samples and tokens, the clock
 #                                                       sums nothing over ranks, and the schedule is of timesched and
 #                                                       reads one count: of batches, samples or tokens.
-#     before the next step  ScheduleLR.step             Nothing else has moved the clock, it has the same horizon, and
-#                                                       its tick warns of no missing step.
+#     before the next step  ScheduleLR.step             No other code has ticked the clock, and the tick warns of no
+#                                                       missing step. After any other change of the clock, `refresh`
+#                                                       has dropped the fast step.
 #                           GroupTarget.is_ready        The scheduler may write, into the same dicts as before.
 #     at the value          GroupTarget.write_floats    The groups have floats, and the new values are finite.
 #
@@ -217,15 +213,11 @@ class ScheduleLR(BoundLR):
 
 @dataclass(frozen=True, slots=True)
 class _FastStep:
-    """What the next steps of a `ScheduleLR` have in common, as long as the clock has this horizon."""
+    """What a `ScheduleLR` needs to evaluate its schedule one batch ahead of the clock."""
 
-    horizon: Horizon
     function: Callable[[tuple[int]], Any]  # the schedule: a function of the one count that it reads
     count_index: int  # where this count is in the numbers of a timestamp
     batch_length: int  # in this count
-    samples: int  # of a batch
-    tokens: int  # of a batch
-    epoch_length: int | None  # in batches
 
 
 def _make_fast_step(schedule: Any, clock: Clock) -> _FastStep | None:
@@ -238,9 +230,7 @@ def _make_fast_step(schedule: Any, clock: Clock) -> _FastStep | None:
     counter = resolution.counters[0] if len(resolution.counters) == 1 else None
     if counter is None or not lengths.get(counter):
         return None
-    return _FastStep(
-        clock.horizon, resolution.function, TOTALS[counter], lengths[counter], samples, tokens, clock.dataloader_len
-    )
+    return _FastStep(resolution.function, TOTALS[counter], lengths[counter])
 
 
 # The arguments
@@ -273,11 +263,11 @@ def _check_units(schedule: object, clock: Clock, unit: TimeUnit) -> None:
 
     The units of a user's function are not known.
     """
-    converted = (TimeUnit.EPOCH,) if unit is TimeUnit.BATCH else (TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+    counted = {unit, TimeUnit.SECOND} | ({TimeUnit.SAMPLE, TimeUnit.TOKEN} if unit is TimeUnit.BATCH else set())
     arguments = {read: f"schedule={schedule!r}" for read in schedule_units(schedule, clock)}
     arguments[clock.max_duration.unit] = f"max_duration={str(clock.max_duration)!r}"
     for read, argument in arguments.items():
-        if read in converted:
+        if read not in counted:
             try:
                 clock.horizon.change(1, unit, read)
             except ValueError as error:

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from timesched.binding.groups import (
     APPLIED_FACTOR,
+    FACTOR_KEYS,
     group_tags,
     learning_rate_factor,
-    read_factor,
     read_tags,
     require_groups,
     select_groups,
@@ -55,6 +55,8 @@ class GroupTarget:
         self.tags = tags
         self.relative = relative
         self.factor_power = factor_power
+        # An absolute learning rate replaces the initial value, which may contain a factor: then it applies that factor.
+        self.factor_keys = FACTOR_KEYS if relative or key.name != "lr" else (APPLIED_FACTOR, *FACTOR_KEYS)
         self.initial_key = f"initial_{key.name}"  # the key of the initial value in a group
         self.selected: list[SelectedGroup] = []
         self.known_count = 0  # how many groups the optimizer had when its groups were selected last
@@ -135,11 +137,7 @@ class GroupTarget:
 
     def _base_value(self, group: ParamGroup, initial: object, name: str) -> float:
         """The base value of a group that has this initial value."""
-        if self.factor_power and not self.relative and self.key.name == "lr" and APPLIED_FACTOR in group:
-            # The initial value, which contains the factor, does not multiply.
-            factor = read_factor(group, APPLIED_FACTOR, name) ** self.factor_power
-        else:
-            factor = learning_rate_factor(group, name) ** self.factor_power if self.factor_power else 1.0
+        factor = learning_rate_factor(group, name, self.factor_keys) ** self.factor_power if self.factor_power else 1.0
         return factor * require_finite(initial, self.initial_key) if self.relative else factor
 
     def adopt(self, selection: list[SelectedGroup]) -> None:
@@ -229,14 +227,14 @@ class GroupTarget:
 
         Otherwise nothing is written, and the result is False. `write` writes the same numbers, and any others.
         """
-        groups, key = self.optimizer.param_groups, self.key.key
+        key = self.key.key
         if type(value) is not float:
             return False
         for selected in self.selected:
-            if type(groups[selected.index][key]) is not float or not -inf < selected.base_value * value < inf:
+            if type(selected.group[key]) is not float or not -inf < selected.base_value * value < inf:
                 return False
         for selected in self.selected:
-            groups[selected.index][key] = selected.base_value * value
+            selected.group[key] = selected.base_value * value
         return True
 
     def write(self, values: Sequence[Any]) -> None:

@@ -26,7 +26,7 @@ def sources(scheduler: object, run: Horizon | State | None = None) -> list[Sourc
             f"{type(scheduler).__name__} cannot be drawn: its later values are unknown. Draw a scheduler of optim, or "
             f"of bind() with schedules of timesched."
         )
-    horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
+    horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock, scheduler.ssr)
     tags = ", ".join("no tags" if tag is None else str(tag) for tag in read_tags(scheduler.tags))
     name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
     first: dict[float, int] = {}

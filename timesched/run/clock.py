@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import math
 from collections.abc import Mapping
@@ -21,19 +22,20 @@ from timesched.time.value import Time
 from timesched.types import StateDict
 
 _SAMPLE, _TOKEN = TimeUnit.SAMPLE, TimeUnit.TOKEN  # members of an Enum are slow to look up in every call
-_KEPT = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "_explicit_units")  # in copies and pickles
-# What a tick changes.
-TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_until_warning")
+# The attributes that a copy or a pickle has, and the attributes that a tick changes.
+_COPIED = ("horizon", "timestamp", "process_group", "_stop", "_stop_time", "_explicit_units")
+_TICKED = ("timestamp", "_explicit_units", "_last_move", "_last_tick_time", "_ticks_until_warning")
 
 
 # What other modules use of a clock's private members:
 #
 #     binding/bound.py         _add_listener, _listeners    the clock refreshes its schedulers after a move
-#     binding/schedule_lr.py   _tick_epoch, TICKED          a step counts, and after an error undoes the tick
-#                              _advance and two of TICKED   a fast step counts at once
-#     binding/cursor.py        _read_state                  a load moves the clock to the moment of a saved scheduler
+#     binding/schedule_lr.py   _tick_epoch                  a step counts an epoch
+#                              _before_tick                 after an error a step undoes its tick, by _set_attributes
+#                              _ticks_until_warning         a fast step leaves the tick that warns to a full step
+#     binding/cursor.py        _at_state                    a scheduler is evaluated at the moment of its saved state
 #     integrations             _set_epochs                  a Trainer has epochs of its own
-#     the last two             _explicit_units              `go_to` gets them from the clock of the saved scheduler
+#     both, and batch_size/    _explicit_units              of which counts were given, so that a 0 is a count
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
@@ -157,36 +159,32 @@ class Clock:
         and when only some ranks pass it. Raises `TimeError` on all ranks for a negative or fractional count. After an
         error nothing is counted.
         """
-        now, usual_batch = monotonic(), self.horizon.usual_batch
+        now, horizon = monotonic(), self.horizon
         microseconds = round((now - self._last_tick_time) * 1e6)
-        is_usual = samples is None and tokens is None and duration is None and self.process_group in (None, False)
-        if is_usual and usual_batch is not None:
-            new_samples, new_tokens = usual_batch
+        is_plain = samples is tokens is None and duration is None
+        sums_nothing = self.process_group is None or self.process_group is False
+        if is_plain and sums_nothing and horizon.usual_batch is not None:
+            new_samples, new_tokens = horizon.usual_batch
         else:
             new_samples, new_tokens, microseconds = self._measure_batch(samples, tokens, duration, microseconds)
-        length = self.horizon.conversion_factors.batches_per_epoch
-        self._advance(self.timestamp.after_batch(new_samples, new_tokens, microseconds, length), now)
-
-    def _advance(self, timestamp: Timestamp, now: float) -> None:
-        """Move on to the timestamp after a batch or an epoch, which ended now: `_move_to`, and what only ticks do."""
+        length = horizon.conversion_factors.batches_per_epoch
+        timestamp = self.timestamp.after_batch(new_samples, new_tokens, microseconds, length)
         self._last_move = self._last_move[1], timestamp  # as `_move_to`, without its call
         self.timestamp = timestamp
-        self._last_tick_time = now
-        self._ticks_until_warning -= 1
+        self._last_tick_time, self._ticks_until_warning = now, self._ticks_until_warning - 1
         if self._ticks_until_warning == 0:
             self._listeners.warn_of_missing_step(timestamp.batch)
 
     def _measure_batch(self, samples: object, tokens: object, duration: object, elapsed: int) -> tuple[int, int, int]:
-        """The samples, tokens and microseconds of a batch on all ranks."""
+        """The samples, tokens and microseconds of a batch on all ranks. Notes of which units counts were given."""
         samples, tokens, microseconds = sum_over_ranks(self.process_group, samples, tokens, duration, elapsed)
         factors = self.horizon.conversion_factors
         batch_size = factors.samples_per_batch if factors.batch_sizes is None else factors.batch_sizes.at(self)
         batch_samples = self._count_or_expected("samples", samples, batch_size, 1)
         batch_tokens = self._count_or_expected("tokens", tokens, factors.tokens_per_sample, batch_samples)
-        if samples is not None and _SAMPLE not in self._explicit_units:  # so that few ticks make a new set
-            self._explicit_units |= {_SAMPLE}
-        if tokens is not None and _TOKEN not in self._explicit_units:
-            self._explicit_units |= {_TOKEN}
+        for unit, count in ((_SAMPLE, samples), (_TOKEN, tokens)):
+            if count is not None and unit not in self._explicit_units:  # so that few ticks make a new set
+                self._explicit_units |= {unit}
         return batch_samples or 0, batch_tokens or 0, microseconds
 
     def _count_or_expected(self, name: str, value: object, factor: Exact | None, base: int | None) -> int | None:
@@ -214,7 +212,10 @@ class Clock:
             now = monotonic()
             elapsed = round((now - self._last_tick_time) * 1e6)
             _, _, microseconds = sum_over_ranks(self.process_group, None, None, None, elapsed)
-            self._advance(self.timestamp.to_next_epoch(microseconds * MICROSECOND), now)
+            self._move_to(self.timestamp.to_next_epoch(microseconds * MICROSECOND))
+            self._last_tick_time, self._ticks_until_warning = now, self._ticks_until_warning - 1
+            if self._ticks_until_warning == 0:
+                self._listeners.warn_of_missing_step(self.timestamp.batch)
             return
         for _ in range(length - self.timestamp.batch_in_epoch.value):
             self.tick()
@@ -289,7 +290,7 @@ class Clock:
         count, counter = self._read_position(time, "before.time")
         self._check_counts(unit_of(counter))
         try:
-            return events.has_become_last_before(self._last_move, count, counter, self.horizon)
+            return events.has_become_last_before(self._last_move, count, counter, self)
         except ValueError as error:
             raise ValueError(
                 f"Clock.before.time={str(time)!r}: no conversion factor gives the {unit_of(counter).name.lower()}s of "
@@ -389,6 +390,12 @@ class Clock:
                 stop = horizon.place(time_at(*stop), scale=False)
             self._set_and_refresh(horizon=horizon, timestamp=timestamp, _stop=stop)
 
+    def _at_state(self, state: StateDict) -> Clock:
+        """A copy of the clock at the moment of a saved state."""
+        moment = copy.copy(self)
+        moment.timestamp, moment._explicit_units = self._read_state(state), read_explicit_units(state)
+        return moment
+
     def _read_state(self, state: StateDict) -> Timestamp:
         """The timestamp of a saved state on this run: see `read_timestamp`."""
         return read_timestamp(state, self.horizon)
@@ -443,14 +450,23 @@ class Clock:
     def _set_and_refresh(self, **attributes: object) -> None:
         """Set attributes, and let all listeners write their values. If a listener raises, nothing is changed."""
         old = {name: getattr(self, name) for name in attributes}
-        set_attributes(self, attributes)
-        self._listeners.refresh(undo=lambda: set_attributes(self, old))
+        self._set_attributes(attributes)
+        self._listeners.refresh(undo=lambda: self._set_attributes(old))
+
+    def _before_tick(self) -> dict[str, object]:
+        """What a tick changes, for `_set_attributes` to undo it."""
+        return {name: getattr(self, name) for name in _TICKED}
+
+    def _set_attributes(self, values: Mapping[str, object]) -> None:
+        """Set attributes one by one. A clock whose `__dict__` was used would tick more slowly from then on."""
+        for name, value in values.items():
+            setattr(self, name, value)
 
     def __getstate__(self) -> StateDict:  # a copy has its own listeners, and counts time from its creation
-        return {name: getattr(self, name) for name in _KEPT}
+        return {name: getattr(self, name) for name in _COPIED}
 
     def __setstate__(self, state: StateDict) -> None:
-        set_attributes(self, state)
+        self._set_attributes(state)
         self._last_tick_time, self._listeners, self._ticks_until_warning = monotonic(), Listeners(), 0
         self._last_move = self.timestamp, self.timestamp
 
@@ -467,9 +483,3 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
-
-
-def set_attributes(clock: Clock, values: Mapping[str, object]) -> None:
-    """Set attributes one by one. A clock whose `__dict__` was used would tick more slowly from then on."""
-    for name, value in values.items():
-        setattr(clock, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from timesched.run.horizon import BatchSizes, Horizon
 from timesched.time.timestamp import Timestamp, counts_of
@@ -26,22 +27,23 @@ def has_completed_period(move: Move, length: Exact, counter: Counter, start: Exa
     return complete > complete_before and complete >= (0 if start > 0 else 1)
 
 
-def has_become_last_before(move: Move, count: Exact, counter: Counter, horizon: Horizon) -> bool:
-    """Whether a move led to the last batch boundary at or before a count, by the conversion factors of a run.
+def has_become_last_before(move: Move, count: Exact, counter: Counter, clock: Any) -> bool:
+    """Whether a move led to the last batch boundary at or before a count, by the conversion factors of a clock.
 
     Raises `ValueError` if they do not give the length of the next batch.
     """
     starts = _counts_of_move(move, counter)
-    ends = [start + _next_batch_length(moment, counter, horizon) for moment, start in zip(move, starts)]
+    ends = [start + _next_batch_length(moment, counter, clock) for moment, start in zip(move, starts)]
     was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
     return is_last and not was_last
 
 
-def _next_batch_length(moment: Timestamp, counter: Counter, horizon: Horizon) -> Exact:
+def _next_batch_length(moment: Timestamp, counter: Counter, clock: Any) -> Exact:
     """The length of the batch that begins at a moment, as a count of a counter."""
+    horizon: Horizon = clock.horizon
     sizes = horizon.samples_per_batch
     if isinstance(sizes, BatchSizes) and unit_of(counter) is not TimeUnit.BATCH:
-        size = sizes.at(SimpleNamespace(horizon=horizon, timestamp=moment))
+        size = sizes.at(SimpleNamespace(horizon=horizon, timestamp=moment, _explicit_units=clock._explicit_units))
         return horizon.change(size, TimeUnit.SAMPLE, counter)
     return horizon.change(1, TimeUnit.BATCH, counter)
 

@@ -41,5 +41,5 @@ class Listeners(WeakSet[Any]):
             warnings.warn(
                 f"The clock is at {batch}, and {' and '.join(names)} was not stepped since it was made or loaded. Call "
                 f"scheduler.step() after clock.tick().",
-                stacklevel=4,
+                stacklevel=3,
             )

@@ -69,17 +69,25 @@ def complete_counts(timestamp: Timestamp, explicit_units: frozenset[TimeUnit], h
 
     A count in the epoch is given together with its total. If the total was counted, both stay, also a 0 in the epoch.
     """
-    present, unit = timestamp.batch.value, TimeUnit.BATCH
-    epoch_start: Exact = present - timestamp.batch_in_epoch.exact
-    for finer_unit in COUNTED_UNITS.values():
-        name, count = finer_unit.name.lower(), timestamp.get(finer_unit).value
-        if count != 0 or finer_unit in explicit_units:
-            epoch_start, present = count - getattr(timestamp, f"{name}_in_epoch").value, count
-        else:
+    finest_known = TimeUnit.BATCH
+    for unit in COUNTED_UNITS.values():
+        if timestamp.get(unit) == 0 and unit not in explicit_units:
             try:
-                epoch_start, present = [int(horizon.change(x, unit, finer_unit)) for x in (epoch_start, present)]
+                timestamp = _complete_count(timestamp, unit, finest_known, horizon)
             except ValueError:  # no conversion factor links them
                 continue
-            timestamp = timestamp.copy(**{name: present, f"{name}_in_epoch": present - epoch_start})
-        unit = finer_unit
+        finest_known = unit
     return timestamp
+
+
+def _complete_count(timestamp: Timestamp, unit: TimeUnit, known_unit: TimeUnit, horizon: Horizon) -> Timestamp:
+    """The timestamp with its samples or tokens, of the run and of the epoch, computed from its count of a coarser unit.
+
+    Raises `ValueError` if no conversion factor gives them.
+    """
+    known_count: Exact = timestamp.get(known_unit).exact
+    known_in_epoch: Exact = getattr(timestamp, f"{known_unit.name.lower()}_in_epoch").exact
+    count = int(horizon.change(known_count, known_unit, unit))
+    epoch_start = int(horizon.change(known_count - known_in_epoch, known_unit, unit))
+    name = unit.name.lower()
+    return timestamp.copy(**{name: count, f"{name}_in_epoch": count - epoch_start})

@@ -234,7 +234,8 @@ class Schedule:
 
         Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. Its times, and the times of
         this schedule inside it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
-        `ValueError` if a `dur` needs a length that `at` does not have, or if the shape does not fit the values.
+        `ValueError` if a `dur` needs a length that `at` does not have, if the shape does not fit the values, and for
+        samples or tokens that nobody counted.
 
         >>> from timesched import Clock, CosineAnnealingScheduler
         >>> clock = Clock("10ba")
@@ -252,6 +253,7 @@ class Schedule:
             raise TypeError(f"at={at!r}: the value is not a moment of a run. Pass a Clock at that moment.")
         horizon = Horizon.of(at)
         _, counter = horizon.place(t_decay)  # in its unit, the two times need no conversion factor
+        check_counted(at.timestamp, unit_of(counter), at)
         start = time_at(exact_number(counts_of(at.timestamp, (counter,))[0]), counter)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 

@@ -186,10 +186,11 @@ class Timestamp(Ordered):
     def after_batch(self, samples: int, tokens: int, micros: int, batches: Exact | None = None) -> Timestamp:
         """Like `to_next_batch`, for numbers that were checked before. The epoch ends when it has `batches` batches."""
         iteration, epoch, batch, sample, token, e, t, b_in, s_in, t_in, total, wct_i, wct_e, _ = self._numbers
-        counts = (iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens)
-        within = (b_in + 1, s_in + samples, t_in + tokens, total + micros, wct_i + micros, wct_e + micros, micros)
         after = object.__new__(Timestamp)
-        _set_numbers(after, counts + within)  # in the order of FIELDS
+        _set_numbers(after, (
+            iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens, b_in + 1, s_in + samples,
+            t_in + tokens, total + micros, wct_i + micros, wct_e + micros, micros,
+        ))  # in the order of FIELDS  # fmt: skip
         return after.to_next_epoch() if batches is not None and b_in + 1 >= batches else after
 
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
