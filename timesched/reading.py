@@ -150,17 +150,8 @@ def read_schedule(text: str, arguments: Mapping[str, object], path: str) -> Any:
     return read_calls(text, lambda name: find_schedule(name, path), lambda cls, own: cls(**own), path)
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is a name, and not a call: a word, or the full name of a user's class."""
-    return text.isidentifier() or text in SCHEDULE._users_classes()
-
-
 def find_schedule(name: str, path: str) -> type:
-    """The schedule of this name. A scheduler of values, such as `CosineDecayLR`, is refused.
-
-    A module before the name matters only if both make the full name of a user's class.
-    """
-    name = name if SCHEDULE.find_all(name) else name.rpartition(".")[2]
+    """The schedule of this name. A scheduler of values, such as `CosineDecayLR`, is refused."""
     stem = name.removesuffix("LR").removesuffix("WD")
     if stem != name and not SCHEDULE.find_all(name):
         hint = name_hint(stem, sorted(SCHEDULE.public_classes))
@@ -178,7 +169,7 @@ def read_calls(
     """
     text = text.strip()
     try:
-        tree = ast.parse(f"{text}()" if is_name(text) else text, mode="eval").body
+        tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval").body
         compile(ast.Expression(tree), path, "eval")  # which refuses an argument that is written twice
     except SyntaxError as error:
         raise ValueError(f"{path}={text!r:.80}: {error.msg}. Write a call such as Name(argument=1).") from None
@@ -213,9 +204,8 @@ class _Reader:
             ) from None
 
     def _read_call(self, call: ast.Call) -> Any:
-        name = ast.unparse(call.func)
-        owner, _, method = name.rpartition(".")
-        is_of = method == "of" and bool(owner) and self.find_class(owner) is HalfLife  # the form of its repr
+        *owner, name = ast.unparse(call.func).split(".")[-2:]
+        is_of = name == "of" and bool(owner) and self.find_class(owner[0]) is HalfLife  # the form of its repr
         cls = HalfLife if is_of else self.find_class(name)  # before the arguments are read
         positional = [self.read(argument) for argument in call.args]
         named = {argument.arg or "**": self.read(argument.value) for argument in call.keywords}

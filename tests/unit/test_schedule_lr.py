@@ -109,17 +109,6 @@ def test_a_text_is_what_the_calls_are(text, schedule):
         assert values(one) == values(other)
 
 
-def test_users_classes_of_one_name():
-    first, second = (type("Twin", (LinearScheduler,), {"__module__": module}) for module in ("here", "there"))
-    for name, cls in (("here.Twin", first), ("there.Twin", second)):
-        for text, arguments in ((f"{name}(t_max='10ba')", {}), (name, {"t_max": "10ba"}), (f"[{name}()]", {})):
-            schedule = ScheduleLR(sgd(), text, "100ba", **arguments).schedule
-            assert type(schedule[0] if isinstance(schedule, list) else schedule) is cls
-    with pytest.raises(ValueError, match="the name 'Twin' could mean here.Twin and there.Twin"):
-        ScheduleLR(sgd(), "elsewhere.Twin()", "100ba")
-    assert type(ScheduleLR(sgd(), "timesched.LinearScheduler()", "100ba").schedule) is LinearScheduler
-
-
 def test_lengths():
     """An int counts steps in the unit."""
     assert ScheduleLR(sgd(), by_batch, 7).clock.max_duration == "7ba"

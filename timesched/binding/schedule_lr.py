@@ -16,7 +16,7 @@ from timesched.binding.groups import require_groups
 from timesched.binding.keys import require_count
 from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.hints import argument_hint, arguments_of
-from timesched.reading import find_schedule, is_name, read_schedule
+from timesched.reading import find_schedule, read_schedule
 from timesched.run.clock import Clock
 from timesched.run.horizon import BatchSizes, ConversionFactor
 from timesched.run.saved_clock import epochs_after
@@ -244,8 +244,8 @@ def _read_unit(unit: TimeUnit | str) -> TimeUnit:
 
 def _read_schedule(schedule: Any, arguments: Mapping[str, object]) -> Any:
     """The schedule, function or list that was passed or described."""
-    names_class = isinstance(schedule, str) and is_name(schedule.strip())
-    takes = arguments_of(find_schedule(schedule.strip(), _PATH)) if names_class else {}
+    is_name = isinstance(schedule, str) and schedule.strip().isidentifier()
+    takes = arguments_of(find_schedule(schedule.strip(), _PATH)) if is_name else {}
     for name in arguments:
         if name not in takes:
             own = [p.name for p in inspect.signature(ScheduleLR).parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -190,9 +190,8 @@ def make_sources(
 
 def read_entry(text: str) -> dict[str, Any]:
     """The text of a call, or of a list of calls, as the entry of a config. A list is a product."""
-
-    def find_class(name: str) -> type:  # not the class of a user
-        return replace(SCHEDULER, bases=()).find(name.rpartition(".")[2], "SCHEDULE")
-
-    entry = read_calls(text, find_class, lambda cls, arguments: {cls.__name__: arguments}, "SCHEDULE")
+    family = replace(SCHEDULER, bases=())  # without the classes of users
+    entry = read_calls(
+        text, lambda name: family.find(name, "SCHEDULE"), lambda cls, arguments: {cls.__name__: arguments}, "SCHEDULE"
+    )
     return {"ProductScheduler": {"schedules": entry}} if isinstance(entry, list) else entry
