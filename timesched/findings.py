@@ -6,7 +6,9 @@ lowest package that can compute them: `optim.precision`, `optim.groups`, `optim.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from timesched.schedulers.schedule import Schedule
 from timesched.time.units import format_number
@@ -14,6 +16,20 @@ from timesched.time.units import format_number
 
 class FindingWarning(UserWarning):
     """A warning of something that `timesched check` prints, too."""
+
+
+_given: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()  # the kinds of warnings that each owner has given
+
+
+def warn_once(owner: object, kind: str, text: str, stacklevel: int) -> None:
+    """Warn, unless this owner has given a warning of this kind: a class once in a process, an object once for itself.
+
+    `stacklevel`: as for `warnings.warn` in the place of this call.
+    """
+    kinds = _given.setdefault(owner, set())
+    if kind not in kinds:
+        kinds.add(kind)
+        warnings.warn(text, FindingWarning, stacklevel=stacklevel + 1)
 
 
 def find_long_warmup(schedule: Schedule, run: Any, ssr: float | None = None) -> str | None:

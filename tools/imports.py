@@ -54,7 +54,7 @@ IMPORTS_FROM = {
 ELSEWHERE = {  # modules outside of the folder of their layer
     "timesched.__main__": "timesched.cli",
     **dict.fromkeys(("timesched.fields", "timesched.findings", "timesched.reading"), "timesched.schedulers"),
-    **dict.fromkeys(("timesched.rules", "timesched.hints", "timesched.once", "timesched.types"), "timesched.time"),
+    **dict.fromkeys(("timesched.rules", "timesched.hints", "timesched.types"), "timesched.time"),
     "timesched.packages": "timesched.time",
 }
 

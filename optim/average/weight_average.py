@@ -296,7 +296,5 @@ class WeightAverage(NewStateOptimizer):
 
 
 def _average_dtype(p: Tensor) -> torch.dtype:
-    """The dtype of the average of a parameter."""
-    if p.dtype in (torch.float64, torch.complex128):
-        return p.dtype
-    return torch.complex64 if p.is_complex() else torch.float32
+    """The dtype of the average of a parameter: at least single precision."""
+    return torch.float32 if p.itemsize < 4 else torch.promote_types(p.dtype, torch.float32)  # torch promotes no float8

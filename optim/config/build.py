@@ -334,9 +334,7 @@ def check_learning_rates(grouped: GroupedOptimizer, schedulers: Mapping[str, obj
 
 def _is_scaled_by_factors(scheduler: object) -> bool:
     """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
-    if isinstance(scheduler, Bound) and scheduler.relative:
-        return scheduler.key == "lr"
-    return bool(getattr(scheduler, "factor_power", 0))
+    return isinstance(scheduler, Bound) and scheduler._target.factor_power > 0
 
 
 def _describe_weight_decay(grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:

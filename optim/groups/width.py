@@ -10,8 +10,6 @@ from .learning_rate import factor_key
 from .matrices import is_transposed
 from .parameters import NamedParameter, find_parameters
 
-BASE_RULES = ("adam", "sgd")
-
 
 def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, base_rule: object) -> None:
     """Apply a factor for the width to each parameter: the arguments `base_model` and `base_rule`.
@@ -33,7 +31,7 @@ def scale_by_width(parameters: Sequence[NamedParameter], base_model: object, bas
     Raises ValueError if the models have parameters of different names, or if more than two dimensions of a parameter
     differ.
     """
-    if base_rule not in BASE_RULES:
+    if base_rule not in ("adam", "sgd"):
         raise ValueError(f"base_rule={base_rule!r}: there is no such rule. Pass 'adam' or 'sgd'.")
     if not isinstance(base_model, nn.Module):
         raise TypeError(f"base_model={base_model!r:.80}: this is no module. Pass the model at the base width.")

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from timesched.findings import FindingWarning
-from timesched.once import warn_once
+from timesched.findings import warn_once
 from timesched.types import ParamGroup, StateDict
 
 from ..algorithms.adam import AdamW
@@ -193,7 +192,7 @@ class Muon(RuleOptimizer):
         for group in self.param_groups:
             if large_updates := find_large_updates(group, group["lr"]):
                 text = f"{type(self).__name__}.lr={float(group['lr']):g}: {large_updates}"
-                warn_once(Muon, "large updates", text, 3, FindingWarning)
+                warn_once(Muon, "large updates", text, 3)
 
     def _make_others(self, arguments: dict[str, Any]) -> dict[str, RuleOptimizer]:
         """AdamW and Lion without parameters, by name. They have the arguments of `adamw` and `lion` as defaults."""

@@ -9,8 +9,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from timesched.findings import FindingWarning
-from timesched.once import warn_once
+from timesched.findings import warn_once
 from timesched.rules import Rule
 from timesched.types import ParamGroup
 
@@ -152,7 +151,7 @@ def warn_of_lost_updates(group: ParamGroup, class_name: str) -> None:
     for p in group["params"]:
         lost_updates = find_lost_updates(group, p)
         if lost_updates is not None and not p.is_meta:
-            warn_once(Precision, "bfloat16", f"{class_name}: {lost_updates}", 2, FindingWarning)
+            warn_once(Precision, "bfloat16", f"{class_name}: {lost_updates}", 2)
 
 
 def check_precision(

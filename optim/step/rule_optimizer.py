@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
-from timesched.findings import FindingWarning
+from timesched.findings import warn_once
 from timesched.hints import argument_hint, arguments_of, show_options
 from timesched.maths.ops import check_compiler
-from timesched.once import warn_once
 from timesched.rules import Rule
 from timesched.types import ParamGroup, StateDict
 
@@ -166,7 +165,7 @@ class RuleOptimizer(NewStateOptimizer):
                 f"{type(self).__name__}.weight_decay={group['weight_decay']!r}: with base_model=, the share of an L2 "
                 "penalty grows with the width. Use AdamW, decoupled_weight_decay=True where it exists, or no penalty."
             )
-            warn_once(RuleOptimizer, "growing penalty", text, 2, FindingWarning)
+            warn_once(RuleOptimizer, "growing penalty", text, 2)
 
     def new_state(self, p: Tensor, group: ParamGroup) -> State:
         """The initial state of a parameter, with the states and dtypes of its group's precision options."""

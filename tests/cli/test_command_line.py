@@ -26,7 +26,7 @@ from timesched import (
     Horizon,
     LinearScheduler,
     SequenceScheduler,
-    once,
+    findings,
 )
 from timesched.cli import main
 from timesched.cli.settings import set_keys
@@ -733,7 +733,7 @@ def test_a_learning_rate_of_muon_that_suits_another_scale(
 ):
     (tmp_path / "wide.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(300, 2, bias=False)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(once, "_given", {})
+    monkeypatch.setattr(findings, "_given", {})
     text = f"max_duration: 10ba\noptimizer: {{{optimizer}}}\nschedulers: {{{schedule}}}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # `check` prints the finding instead

@@ -18,7 +18,7 @@ from tests.optim.compiling import BACKEND, fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
 from tests.optim.signatures import NAMES
-from timesched import once
+from timesched import findings
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 WAYS = {
@@ -169,7 +169,7 @@ def test_unknown_arguments_and_a_switch_too_late():
 
 
 def test_one_warning_in_a_process(monkeypatch, recwarn):
-    monkeypatch.setattr(once, "_given", {})
+    monkeypatch.setattr(findings, "_given", {})
     optim.AdamW([weight()], master_weights=True), optim.AdamW([weight()], stochastic_rounding=True)
     optim.AdamW([weight(dtype=FLOAT32)])
     assert not recwarn.list

@@ -14,7 +14,7 @@ from optim.muon.newton_schulz import JORDAN, TABLES
 from tests.optim.compiling import BACKEND, LOWERED, fresh, graphs
 from tests.optim.problems import PeakBytes, flat
 from tests.optim.test_muon_golden import values
-from timesched import once
+from timesched import findings
 
 FORMS = ("cerebras", "original", "match_rms_adamw", "spectral_unclamped")
 
@@ -395,7 +395,7 @@ def rest(**options):
 @pytest.mark.parametrize("kind", [Muon, NorMuon])
 def test_updates_that_are_many_times_adamws(kind, shape, options, is_large, monkeypatch):
     """One warning in a process, whose place is the call."""
-    monkeypatch.setattr(once, "_given", {})
+    monkeypatch.setattr(findings, "_given", {})
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(2):

@@ -48,7 +48,6 @@ def _next_batch_length(moment: Timestamp, counter: Counter, clock: Any) -> Exact
     return horizon.change(1, TimeUnit.BATCH, counter)
 
 
-def _counts_of_move(move: Move, counter: Counter) -> tuple[Exact, Exact]:
+def _counts_of_move(move: Move, counter: Counter) -> list[Exact]:
     """The counts of a counter before and after a move."""
-    (before,), (after,) = [counts_of(moment, (counter,)) for moment in move]
-    return before, after
+    return [counts_of(moment, (counter,))[0] for moment in move]

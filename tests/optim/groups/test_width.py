@@ -7,7 +7,7 @@ from torch import nn
 import optim
 from optim.groups import configure_param_groups
 from tests.optim.groups.models import by_name
-from timesched import once
+from timesched import findings
 
 
 def network(width, outputs=3, count=2):
@@ -92,7 +92,7 @@ def test_an_l2_penalty(name, monkeypatch, recwarn):
 
     With base_rule="sgd" the penalty is right, and without a penalty there is nothing to warn of.
     """
-    monkeypatch.setattr(once, "_given", {})
+    monkeypatch.setattr(findings, "_given", {})
 
     def make(options, **arguments):
         groups = configure_param_groups(network(8), base_model=network(2), **OPTIONS | options)
