@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from timesched.binding import Bound
+from timesched.binding.cursor import StepCursor
 from timesched.binding.evaluation import Evaluator
 from timesched.binding.keys import require_count
 from timesched.hints import check_argument_names, show_options
@@ -117,7 +118,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, as the Cerebras API names it
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass computes the value
     argument_names: ClassVar[Mapping[str, str]] = {}  # by field of the closed form, where the names differ
-    _hook_step: Tensor | None = None  # the step to compute, while the method of a subclass runs
     _has_positional_arguments: bool = False  # whether more than the optimizer was passed by position
     factor_power: int = 0  # of the learning-rate factor of a group, which multiplies the value
 
@@ -185,12 +185,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     # The value
 
     def at_step(self, count: object) -> Tensor:
-        """The value that a user's method computes at a step. During the call, `last_epoch` is this step."""
-        outer_step, self._hook_step = self._hook_step, as_step(count)
+        """The value that a user's method computes at a step. During the call, the scheduler is at this step."""
+        own_cursor, self._cursor = self._cursor, StepCursor(as_step(count))  # which `last_epoch` and others read
         try:
             value: Tensor = getattr(self, self.hook)()
         finally:
-            self._hook_step = outer_step
+            self._cursor = own_cursor
         if not isinstance(value, (Tensor, float, int)):
             raise TypeError(f"{type(self).__name__}.{self.hook}: it returned {value!r}. Return a 0-dim tensor.")
         return value
@@ -234,7 +234,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     @property
     def last_epoch(self) -> Any:
         """The steps taken, as a new 0-dim int64 tensor. In the method of a subclass, the step to compute."""
-        count = self._cursor.steps if self._hook_step is None else self._hook_step
+        count = self._cursor.steps
         return count.clone() if isinstance(count, Tensor) else host_scalar(count)
 
     @last_epoch.setter

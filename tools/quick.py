@@ -3,7 +3,7 @@
 
 A changed test file or page is run itself. For a changed module, covering_tests.txt lists its tests. A property gets 20
 examples. The tests of slow_tests.txt are left out, and all with "compile" in their names. So a green run is a hint, and
-`make test` decides. The further arguments go to pytest.
+`make test-all` decides. The further arguments go to pytest.
 """
 
 from __future__ import annotations

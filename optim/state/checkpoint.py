@@ -122,10 +122,12 @@ def _check_group_values(optimizer: Optimizer, group: ParamGroup, values: ParamGr
 def _read_states(optimizer: Optimizer, saved: StateDict, new_groups: list[ParamGroup]) -> list[tuple[State, State]]:
     """The state of each parameter, and the values that it gets. `new_groups`: the groups with their loaded values."""
     name, numbers = type(optimizer).__name__, all_parameters(saved["param_groups"])
-    for number in set(saved["state"]).difference(numbers):
-        raise ValueError(
-            f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
-        )
+    known = set(numbers)
+    for number in saved["state"]:
+        if number not in known:
+            raise ValueError(
+                f"{name}: the state dict has state for {number!r}, which is in no group. Load it as it was saved."
+            )
 
     names = parameter_names(optimizer.param_groups)  # empty if the parameters have no names
     states: list[tuple[State, State]] = []

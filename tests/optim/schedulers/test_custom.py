@@ -107,6 +107,20 @@ def test_a_closed_form_made_of_a_formula(kind):
     assert later.values(13) == ticked(later, clock, 12) == [0.1] * 5 + halves
 
 
+def test_in_its_method_a_scheduler_is_at_the_step_to_compute():
+    """What a method reads of the count is of this step, and what it writes does not last."""
+
+    class Counted(lr_scheduler.LRScheduler):
+        def _get_closed_form_lr(self):
+            rate = 0.1 * self._step_count
+            self.last_epoch = 0
+            return rate
+
+    one = Counted(optimizer())
+    assert one.values(4) == stepped(one, 4) == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert int(one.last_epoch) == 3
+
+
 def test_a_base_without_a_formula_has_no_value():
     class Wrong(lr_scheduler.LRScheduler):
         def _get_closed_form_lr(self):
