@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any
 
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from timesched.binding.groups import (
@@ -89,7 +89,7 @@ class GroupTarget:
     def is_ready(self) -> bool:
         """Whether a step can write at once: it may write, into the same dicts as before, on the host, in no graph."""
         groups = self.optimizer.param_groups
-        if self.refusal is not None or self.may_be_lazy or len(groups) != self.known_count or is_compiling():
+        if self.refusal is not None or self.may_be_lazy or len(groups) != self.known_count or is_dynamo_compiling():
             return False
         for selected in self.selected:  # noqa: SIM110 (all() would make a call for each group, in each step)
             if groups[selected.index] is not selected.group:
