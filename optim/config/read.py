@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -108,7 +108,7 @@ class _Copier:
                     raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
                 copied[key] = self.copy(item, f"{path}.{key}".removeprefix("config."), level + 1)
             return copied
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):  # also OmegaConf's lists
             return [self.copy(item, f"{path}[{i}]", level + 1) for i, item in enumerate(value)]
         if not isinstance(value, self.types):
             raise ValueError(

@@ -1,6 +1,7 @@
 """build: the optimizer and schedulers of a config, in the forms that are allowed, and what they do in training."""
 
 import json
+from collections import UserDict, UserList
 
 import pytest
 import torch
@@ -114,6 +115,15 @@ def test_forms_of_one_config(optimizer, schedulers):
     other = sgd(network())
     expected = [description(lr_scheduler.LinearLR(other, **LINEAR))] if schedulers else []
     assert list(map(description, some)) == expected and outline(made) == outline(other)
+
+
+def test_mappings_and_lists_of_other_classes():
+    """As OmegaConf's are."""
+    decay = UserDict(LinearLR=UserDict(LINEAR))
+    config = {"optimizer": UserDict(AdamW={"lr": 0.1, "betas": UserList([0.5, 0.75])}), "schedulers": UserList([decay])}
+    optimizer, schedulers = build(network(), config)
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.75)
+    assert description(schedulers[0]) == description(lr_scheduler.LinearLR(sgd(network()), **LINEAR))
 
 
 def entry(name, arguments):
