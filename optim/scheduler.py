@@ -129,7 +129,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         super().__init_subclass__(**kwargs)
         show_options(cls, DEFAULTS)
         for base in cls.__mro__:
-            methods = [name for name in STEP_METHODS if name in vars(base)]
+            methods = [name for name in (*STEP_METHODS, "_get_closed_form") if name in vars(base) and name != cls.hook]
             if methods and base.__module__.partition(".")[0] not in OWN_PACKAGES:
                 raise TypeError(
                     f"{base.__name__}.{methods[0]}: step() does not call it. Compute the value in {cls.hook}()."

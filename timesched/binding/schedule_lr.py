@@ -123,8 +123,7 @@ class ScheduleLR(BoundLR):
         Raises `ValueError` for any other `epoch`, for counts in `unit="ep"`, and as the steps of `bind` and
         `Clock.tick` do. Nothing is counted or written then.
         """
-        clock, target, fast = self.clock, self._target, self._fast_step
-        is_plain = epoch is None and samples is None and tokens is None
+        clock, target, fast, is_plain = self.clock, self._target, self._fast_step, epoch is samples is tokens is None
         if (  # a fast step: see below
             is_plain
             and fast is not None

@@ -151,9 +151,10 @@ def test_a_class_without_a_value_is_refused(base, hook, wrong, words):
     constant(on).step()  # and the group is free
 
 
-@pytest.mark.parametrize(
-    "method", ["increment_last_epoch", "get", "get_lr", "update_groups", "update_last_value", "update_last_lr"]
-)
+METHODS = "increment_last_epoch", "get", "get_lr", "update_groups", "update_last_value", "update_last_lr"
+
+
+@pytest.mark.parametrize("method", [*METHODS, "_get_closed_form"])
 def test_a_method_of_a_step_cannot_be_overridden(method):
     """It would not be called: the class is refused where it is defined, also by way of a mixin."""
     own = {method: lambda self, *more: None, "__module__": "mine"}
