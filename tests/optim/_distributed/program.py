@@ -25,7 +25,7 @@ SOME = ("AdamW", *WHOLE_TENSOR)
 # On four processes. Two processes check every optimizer, and in make test-deep four processes do, too.
 ON_FOUR = BY_OPTIMIZER if IS_DEEP else SOME
 MASTER_ON_FOUR = low_precision.MASTER if IS_DEEP else [f"{name} master" for name in SOME]
-IN_PART = ("AdamW", "Muon")  # `make test` runs only their cases of a check, or all of a check that has none of theirs
+IN_PART = ("AdamW", "Muon,")  # `make test` runs these cases of a check, or all of a check that has none of these
 LATE = [SAVED[-1]]  # the checkpoint after some steps
 OTHER_FORMS = [(form, partial(checkpoints.load, form=form, saved=LATE, steps=1)) for form in ("flattened", "full")]
 
