@@ -1,4 +1,4 @@
-"""What an entry `{Name: {arguments}}` of a config is: a class, the arguments of its constructor, and its errors.
+"""The entry `{Name: {arguments}}` of a config: a class, the arguments of its constructor, and its errors.
 
 The records of a build, in the order in which they are made:
 
@@ -76,7 +76,7 @@ class Constructor:
         arguments, is_schedule = arguments_of(cls), issubclass(cls, Schedule)
         parameters = {name: arguments[name] for name in arguments if arguments[name].kind not in variadic}
         first = next(iter(parameters), "")
-        self.takes_optimizer = not is_schedule and first != "schedulers"  # a ChainedLR has that of its children
+        self.takes_optimizer = not is_schedule and first != "schedulers"  # a ChainedLR uses its children's
         if self.takes_optimizer:
             parameters.pop(first, None)
         self.takes_clock = parameters.pop("clock", None) is not None and not is_schedule
@@ -121,7 +121,7 @@ def read_constructor(cls: type) -> Constructor:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a `{Name: {arguments}}` of the config means: a constructor and its arguments, which have been checked.
+    """An entry `{Name: {arguments}}` of the config: a constructor and its arguments, which have been checked.
 
     The children of a scheduler are entries among its arguments.
     """

@@ -41,7 +41,7 @@ def step_on_route(work: Work, route: Route, known_counts: KnownCounts) -> None:
 
 def _is_being_captured() -> bool:
     """Whether the current launches on the GPU are recorded as a CUDA graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]  # torch's
 
 
 def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:

@@ -43,14 +43,14 @@ class PreparedGroup:
 
     def __init__(self, group: ParamGroup, work: Work, route: Route | None) -> None:
         self.route = route
-        # What every step compares
+        # Every step compares these:
         self.size, self._keys = len(group["params"]), frozenset(group)
         self._names = _number_names(group, work.algorithm)
         numbers = _read_numbers(group, self._names)
         self._types, self._truths = list(map(type, numbers)), list(map(bool, numbers))  # bool: neither 0 nor False
         self._active = [i for i, p in enumerate(group["params"]) if p.grad is not None]
         self._frozen = [i for i, p in enumerate(group["params"]) if p.grad is None]
-        # What the work of every step has
+        # The work of every step has these:
         self._algorithm, self._scalar_names = work.algorithm, list(work.scalars)
         self._state_names = [name for name in work.columns if name not in ("p", "g")]
 

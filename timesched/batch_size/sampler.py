@@ -142,7 +142,7 @@ class BatchSizeSampler(DistributedSampler[list[int]]):
                 size = remaining - remaining % world_size
             yield size
             remaining -= size
-            run.timestamp = run.timestamp.after_batch(size, size * tokens_per_sample, 0)  # a Fraction, if the factor is
+            run.timestamp = run.timestamp.after_batch(size, size * tokens_per_sample, 0)  # tokens may be a Fraction
 
     def _read_ranks(self) -> tuple[int, int]:
         """The rank and the number of ranks, by the arguments or by torch.distributed."""

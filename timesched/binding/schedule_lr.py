@@ -213,7 +213,7 @@ class ScheduleLR(BoundLR):
 
 @dataclass(frozen=True, slots=True)
 class _FastStep:
-    """What a `ScheduleLR` needs to evaluate its schedule one batch ahead of the clock."""
+    """The schedule of a `ScheduleLR` as a function of one count, and the place and the step of this count."""
 
     function: Callable[[tuple[int]], Any]  # the schedule: a function of the one count that it reads
     count_index: int  # where this count is in the numbers of a timestamp

@@ -116,10 +116,10 @@ def schedule(
     check_average(evaluate_averaged, average)
     options = RunOptions(  # the other arguments are of this optimizer
         max_duration=str(max_duration) if isinstance(max_duration, Time) else max_duration,  # texts always compare
+        count=count,
         samples_per_batch=samples_per_batch,
         tokens_per_sample=tokens_per_sample,
         ssr=ssr,
-        count=count,
         log=log,
     )
     counting = _find_or_make_callback(module, options)
@@ -174,7 +174,7 @@ class _CallbackSchedulers(CountingSchedulers):
                 for state in state_dict.get("schedulers", []):
                     clock._set_epochs(state["clock"].get("batches_per_epoch"), clock.timestamp)
             super().load_state_dict(state_dict)
-        except Exception:  # a state that does not fit changes nothing
+        except Exception:  # of any kind: the epochs go back, and it is raised again
             clock._set_epochs(present_length, clock.timestamp)
             raise
         if state_dict.get("counts") is not None:  # of two optimizers, maybe only the first has saved them

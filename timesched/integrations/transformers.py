@@ -113,11 +113,11 @@ def schedule(
         )
     _warn_of_arguments(trainer.args, evaluate_averaged)
     options = RunOptions(
-        make_bindings(entries),
+        entries=make_bindings(entries),
         max_duration=max_duration,
+        count=count,
         tokens_per_sample=tokens_per_sample,
         ssr=ssr,
-        count=count,
         on_change=on_change,
         log=log,
         average=average,

@@ -92,7 +92,7 @@ def check_purity(schedule: ScheduleLike, run: Run, draw: Draw, promise: PromiseA
         again |= {
             "from a copy": evaluate(copy.deepcopy(schedule), state),
             "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
-            "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
+            "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]  # a dataclass
             "by at()": schedule.at(state.timestamp, state),
         }
     for origin, later in again.items():
