@@ -16,6 +16,8 @@ from timesched.rules import read_times
 from timesched.time.units import TimeError
 from timesched.time.value import Time, TimeLike
 
+from .average.weight_average import averaging_dtype
+
 _TOLERANCE = 1e-12  # for f(0) = 1: the rounding error of a formula, and no more
 
 
@@ -127,9 +129,8 @@ def merge_weights(state_dicts: Iterable[Mapping[str, object]], coefficients: Ite
             kinds_of_first = kinds
         _check_same_model(kinds_of_first, kinds, count)
         for key, value in last.items():
-            if _is_summed(value):  # float8 first, since torch does not promote it
-                dtype = torch.float32 if value.itemsize < 4 else torch.promote_types(value.dtype, torch.float32)
-                wide = value.to(dtype) * coefficients[count - 1]
+            if _is_summed(value):
+                wide = value.to(averaging_dtype(value)) * coefficients[count - 1]
                 sums[key] = sums[key] + wide if key in sums else wide
     if count != len(coefficients) or not count:
         raise ValueError(

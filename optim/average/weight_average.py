@@ -142,7 +142,7 @@ class WeightAverage(NewStateOptimizer):
         self.state.update(zip(present, states))
 
     def new_state(self, p: Tensor, group: ParamGroup) -> State:
-        return {AVERAGE: self._weights(p).to(_average_dtype(p), copy=True)}
+        return {AVERAGE: self._weights(p).to(averaging_dtype(p), copy=True)}
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights if the optimizer has them."""
@@ -295,6 +295,6 @@ class WeightAverage(NewStateOptimizer):
         return {**super().__getstate__(), **{name: getattr(self, name) for name in names}}
 
 
-def _average_dtype(p: Tensor) -> torch.dtype:
-    """The dtype of the average of a parameter: at least single precision."""
+def averaging_dtype(p: Tensor) -> torch.dtype:
+    """The dtype in which weights are averaged: at least single precision."""
     return torch.float32 if p.itemsize < 4 else torch.promote_types(p.dtype, torch.float32)  # torch promotes no float8
